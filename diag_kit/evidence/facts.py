@@ -1,0 +1,155 @@
+"""Facts: what the evidence states, and where. Frozen, without behaviour beyond their own shape.
+
+A fact never changes after it is made and always knows its source. What facts mean is worked out downstream
+(``derived``, ``diagnosis``); nothing downstream reads a file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FAMILIES = ("gpu-oom", "host-oom", "shared-memory", "not-memory", "ok", "undetermined")
+PHASES = ("load", "forward", "loss", "backward", "optimizer", "eval", "checkpoint", "generate", "data", "comm", "unknown")
+ROLES = ("originator", "victim", "teardown", "recovered", "advisory", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a fact stands: a file as the user named it, a line counted by ``\\n`` from 1, its text and neighbours."""
+
+    path: str
+    line: int | None = None
+    text: str = ""
+    context: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "line": self.line}
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Root of every fact. ``rank`` is the global rank where the evidence states it."""
+
+    source: Source
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(Fact):
+    """Something that happened to the run: an allocation that failed, a kill, a timeout, an exception.
+
+    Attributes:
+        kind: dotted name of the grammar, such as ``torch.oom`` or ``nccl.timeout``.
+        family: one of FAMILIES if this event, standing alone, stopped the run.
+        role: one of ROLES. ``originator`` may have begun the failure; ``victim`` waited for another; ``teardown`` is a
+            launcher cleaning up; ``recovered`` was survived; ``advisory`` is a warning; ``context`` only informs.
+        message: the line's own words.
+        figures: sizes as stated, named as in the contract (``tried_to_allocate_bytes`` ...).
+        time: seconds since the epoch, where the line carries a full time stamp.
+    """
+
+    kind: str
+    family: str
+    role: str = "originator"
+    message: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    device: int | str | None = None
+    host: str | None = None
+    pid: int | None = None
+    local_rank: int | None = None
+    exitcode: int | None = None
+    time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback, outermost first in its list. ``code`` is the source line where shown."""
+
+    path: str
+    line: int | None
+    function: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback(Fact):
+    """A traceback in any of its drawings. ``end_line`` is the line of the exception's message."""
+
+    frames: tuple[Frame, ...]
+    exception: str = ""
+    message: str = ""
+    end_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Fact):
+    """A setting of the run under its canonical name (``micro_batch``, ``seq_len``, ``grad_accum`` ...)."""
+
+    name: str
+    value: Any
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoint(Fact):
+    """Memory at one moment.
+
+    Attributes:
+        metric: ``allocated``, ``peak_allocated``, ``reserved``, ``peak_reserved``, ``used`` or ``host_used``.
+        value_bytes: bytes; a series that starts at zero by construction has ``relative=True``.
+        step, micro_step: as logged; None where the line does not say.
+        series: name of the column or grammar that the point belongs to.
+        seq_len: sequence length in force at this point, where the line or the lines above say.
+    """
+
+    metric: str
+    value_bytes: int
+    step: int | None = None
+    micro_step: int | None = None
+    series: str = ""
+    relative: bool = False
+    seq_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Fact):
+    """A sign that the run moved on: a step, an epoch, an iteration. ``total`` where shown."""
+
+    step: int
+    total: int | None = None
+    what: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(Fact):
+    """The command that started the run, as the log shows it."""
+
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Fact):
+    """Segments of an allocator snapshot summed up: what is free, and in which pieces."""
+
+    reserved_bytes: int
+    allocated_bytes: int
+    largest_free_block_bytes: int
+    free_in_split_segments_bytes: int
+    segments: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCoverage:
+    """What was read of one file, and what was not."""
+
+    path: str
+    size_bytes: int
+    read_bytes: int
+    kind: str
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,160 @@
+"""What a diagnosis says: findings with their evidence, and what is missing. Plain records, JSON by the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .evidence.facts import MemoryPoint, Source
+
+SCHEMA = "diag_kit.diagnosis/1"
+VERDICTS = ("confirmed", "likely", "possible", "ruled-out")
+
+CONTRACT_FACTS = (
+    "tried_to_allocate_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes",
+    "reserved_unallocated_bytes", "process_in_use_bytes", "other_process_in_use_bytes", "private_pools_bytes",
+    "allowed_bytes", "device",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One line for or against a finding, with the place that says so."""
+
+    text: str
+    source: Source
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "source": self.source.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A fact that would settle the question. ``kind`` from the contract, ``how`` a command or step."""
+
+    kind: str
+    what: str
+    how: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": self.kind, "what": self.what, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A remedy. ``saves_bytes`` is predicted for this run, None where the run's settings don't allow it.
+
+    ``code`` maps a framework's name to the lines that apply the fix.
+    """
+
+    action: str
+    saves_bytes: int | None
+    cost: str
+    verify: str
+    undo: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
+    basis: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"action": self.action, "saves_bytes": self.saves_bytes, "cost": self.cost, "verify": self.verify,
+                "undo": self.undo, "code": dict(self.code), "basis": self.basis}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause, how firmly the evidence supports it, and line by line why."""
+
+    cause: str
+    entry: str
+    title: str
+    verdict: str
+    for_: tuple[Statement, ...] = ()
+    against: tuple[Statement, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    claim: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cause": self.cause, "entry": self.entry, "title": self.title, "verdict": self.verdict,
+                "claim": self.claim, "for": [s.to_json() for s in self.for_],
+                "against": [s.to_json() for s in self.against], "missing": [m.to_json() for m in self.missing],
+                "fixes": [f.to_json() for f in self.fixes]}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What stopped the run, memory or not: where, when, and the sizes as stated."""
+
+    source: Source
+    rank: int | None = None
+    device: int | str | None = None
+    host: str | None = None
+    step: int | None = None
+    micro_step: int | None = None
+    phase: str = "unknown"
+    operation: str | None = None
+    time: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {name: self.facts.get(name) for name in CONTRACT_FACTS if name != "device"}
+        facts["other_process_in_use_bytes"] = list(self.facts.get("other_process_in_use_bytes") or [])
+        facts["device"] = self.device
+        facts |= {k: v for k, v in self.facts.items() if k not in facts}
+        return {"rank": self.rank, "device": self.device, "host": self.host, "step": self.step,
+                "micro_step": self.micro_step, "phase": self.phase, "operation": self.operation, "time": self.time,
+                "message": self.message, "facts": facts, "source": self.source.to_json()}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Collateral:
+    """A rank that only reports the failure of another."""
+
+    rank: int | None
+    what: str
+    source: Source
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rank": self.rank, "what": self.what, "source": self.source.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer. ``settings`` and ``points`` carry on to the what-if and the plots; they aren't findings.
+
+    Attributes:
+        settings: canonical name -> (value, Source) of what the evidence states about the run.
+        points: memory by step, as read.
+        restart: the run's own launch line with a smaller micro-batch, or None where its syntax is not known.
+        content_key: hash of the evidence's content, the key under which checklist state is kept.
+    """
+
+    family: str
+    summary: str
+    failure: Failure | None
+    initiating_rank: int | None
+    initiating_reason: str
+    collateral: tuple[Collateral, ...]
+    findings: tuple[Finding, ...]
+    missing: tuple[Missing, ...]
+    next_action: str
+    coverage: Mapping[str, Any]
+    settings: Mapping[str, tuple[Any, Source]] = field(default_factory=dict)
+    points: tuple[MemoryPoint, ...] = ()
+    restart: str | None = None
+    growth: str = ""
+    content_key: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``diag-kit diagnose --json``."""
+        return {"schema": SCHEMA, "family": self.family, "summary": self.summary,
+                "failure": self.failure.to_json() if self.failure else None,
+                "initiating_rank": self.initiating_rank, "initiating_reason": self.initiating_reason,
+                "collateral": [c.to_json() for c in self.collateral],
+                "findings": [f.to_json() for f in self.findings], "missing": [m.to_json() for m in self.missing],
+                "next_action": self.next_action, "restart": self.restart, "growth": self.growth,
+                "settings": {name: {"value": value, "source": source.to_json()}
+                             for name, (value, source) in self.settings.items()},
+                "coverage": dict(self.coverage)}  # fmt: skip

@@ -1,0 +1,56 @@
+"""Bytes to text and back: the only place that knows 1024.
+
+Inside the package sizes are integers in bytes, named ``_bytes``. PyTorch, CUDA tools and most frameworks print binary
+units, whether they write "GiB" or "GB"; a source that means powers of ten is converted by ``decimal=True``.
+"""
+
+from __future__ import annotations
+
+import re
+
+KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
+
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+NUMBER = r"\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?"
+SIZE = rf"{NUMBER}\s*(?:[KMGTPE]i?B|bytes?|B)"
+"""Regular expression of a size as frameworks print it: ``6.48 GiB``, ``0 bytes``, ``25.002197MB``."""
+
+_SIZE = re.compile(rf"\s*({NUMBER})\s*([KMGTPEkmgtpe]?)i?(?:[Bb](?:ytes?)?)?\s*$")
+
+
+def parse_size(text: str, *, decimal: bool = False) -> int | None:
+    """Bytes of a printed size, ``round(value * unit)``; None where the text is not a size.
+
+    Args:
+        text: such as ``6.48 GiB``, ``500MB``, ``80G`` or ``1024``.
+        decimal: the source means powers of 1000 (``GB`` = 1e9).
+
+    >>> parse_size("6.48 GiB"), parse_size("0 bytes"), parse_size("25.002197MB"), parse_size("many")
+    (6957847020, 0, 26216704, None)
+    """
+    found = _SIZE.match(text)
+    if not found:
+        return None
+    base = 1000 if decimal else 1024
+    return round(float(found[1].replace(",", "")) * base ** _POWER[found[2].lower()])
+
+
+def format_bytes(n: float | None) -> str:
+    """A size for a screen, in binary units with three significant figures or two decimals.
+
+    >>> format_bytes(6957847020), format_bytes(65536), format_bytes(-3 * 1024**3), format_bytes(None)
+    ('6.48 GiB', '64 KiB', '−3.00 GiB', 'unknown')
+    """
+    if n is None:
+        return "unknown"
+    sign, size = ("−" if n < 0 else ""), abs(n)
+    for unit, scale in (("TiB", TIB * 10), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= scale:
+            value = size / (TIB if unit == "TiB" else scale)
+            return f"{sign}{value:.2f} {unit}" if unit in ("GiB", "TiB") else f"{sign}{value:.0f} {unit}"
+    return f"{sign}{size:.0f} B"
+
+
+def gib(n: float) -> float:
+    """Bytes as GiB, for the axis of a plot."""
+    return n / GIB
