@@ -1,0 +1,106 @@
+"""One name for each setting, whatever a framework calls it, and its value in one form.
+
+``canonical`` turns ``per_device_train_batch_size=4`` into ``("micro_batch", 4)``; a pair that no rule knows gives nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..units import parse_size
+
+_SYNONYMS: dict[str, tuple[str, ...]] = {
+    "micro_batch": ("per_device_train_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu", "micro_batch", "batch_size",
+                    "imgs_per_gpu", "samples_per_gpu", "per_gpu_batch_size", "train_batch_size_per_device", "local_batch_size"),
+    "seq_len": ("seq_length", "max_seq_length", "max_seq_len", "seq_len", "sequence_length", "block_size", "cutoff_len", "context_length"),
+    "grad_accum": ("gradient_accumulation_steps", "accumulate_grad_batches", "accum_steps", "grad_accum_steps", "grad_accum", "accumulation_steps",
+                   "accumulate_gradient_steps", "depth_first_micro_batches", "update_freq", "grad_acc_steps"),
+    "optimizer": ("optim", "optimizer", "optimizer_name"),
+    "attention": ("attn_implementation", "_attn_implementation", "attention", "attention_implementation"),
+    "dropout": ("dropout", "hidden_dropout", "attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"),
+    "world_size": ("world_size", "num_processes", "nproc_per_node", "num_gpus", "dist_world_size"),
+    "workers": ("workers_per_gpu", "num_workers", "dataloader_num_workers"),
+    "learning_rate": ("learning_rate", "lr"),
+    "gradient_dtype": ("gradient_accumulation_dtype", "grad_accum_dtype", "reduce_dtype"),
+    "eval_accumulation_steps": ("eval_accumulation_steps",),
+    "backward": ("backward",),
+}  # fmt: skip
+_NAMES = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in synonyms}
+_INTEGERS = {"micro_batch", "seq_len", "grad_accum", "world_size", "workers", "eval_accumulation_steps"}
+_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+_PRECISION = {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16", "torch.float16": "fp16",
+              "fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "16-mixed": "amp-fp16", "bf16-mixed": "amp-bf16", "amp": "amp-fp16",
+              "amp-bf16": "amp-bf16", "amp-fp16": "amp-fp16", "bf16-true": "bf16"}  # fmt: skip
+
+
+def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
+    """Canonical (name, value) pairs of one stated setting; none where the name or the value is not understood.
+
+    >>> list(canonical("per_device_train_batch_size", "4")), list(canonical("bf16", True)), list(canonical("color", "red"))
+    ([('micro_batch', 4)], [('precision', 'amp-bf16')], [])
+    """
+    name = key.strip().replace("-", "_").rpartition(".")[2].lstrip("_").lower()
+    full = key.strip().replace("-", "_").lower()
+    value = raw.strip() if isinstance(raw, str) else raw
+    truth = _truth(value)
+    if full == "_attn_implementation":
+        name = "attn_implementation"
+    if name in ("bf16", "fp16"):
+        if truth:
+            yield "precision", f"amp-{name}"
+    elif name in ("precision", "dtype", "torch_dtype", "mixed_precision"):
+        if known := _PRECISION.get(str(value).lower()):
+            mixed = name == "mixed_precision" and known in ("bf16", "fp16")
+            yield "precision", f"amp-{known}" if mixed else known
+    elif name in ("gradient_checkpointing", "activation_checkpointing", "use_checkpoint", "recompute_activations", "grad_checkpoint"):
+        if truth is not None:
+            yield "checkpointing", "full" if truth else "none"
+    elif name == "recompute_granularity":
+        yield "checkpointing", "full" if value == "full" else "selective"
+    elif name in ("use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attn"):
+        if truth is not None:
+            yield "attention", "flash" if truth else "eager"
+    elif name in ("init_from", "resume_from_checkpoint", "resume", "resume_from", "load_checkpoint"):
+        if value and str(value).lower() not in ("false", "none", "null", "no", "scratch", "0"):
+            yield "resumed", True
+    elif name == "fsdp" and value and truth is not False:
+        yield "strategy", "fsdp"
+    elif name == "stage" and "zero" in full and str(value).isdigit():
+        yield "strategy", f"zero{value}"
+    elif name in ("strategy", "distributed_strategy") and isinstance(value, str):
+        yield "strategy", value.lower()
+    elif name in ("n_params", "num_parameters", "parameters") and (number := _integer(value)):
+        yield "n_params", number
+    elif name in ("gpu_memory", "capacity", "capacity_bytes") and (size := _bytes(value)):
+        yield "capacity_bytes", size
+    elif found := _NAMES.get(name):
+        if found in _INTEGERS:
+            if (number := _integer(value)) is not None and number > 0:
+                yield found, number
+        elif found in ("dropout", "learning_rate"):
+            try:
+                yield found, float(value)
+            except (TypeError, ValueError):
+                return
+        elif isinstance(value, str) and value:
+            yield found, value.lower()
+
+
+def _truth(value: Any) -> bool | None:
+    text = str(value).lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(str(value).replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+    return int(number) if number == int(number) and abs(number) < 1e15 else None
+
+
+def _bytes(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else parse_size(str(value))
