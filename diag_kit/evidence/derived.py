@@ -1,0 +1,188 @@
+"""Figures derived from facts: the arithmetic of a message, the place of a failure, the shape of a series.
+
+A figure is a plain value under a fixed name, with the source that it was derived from; conditions of failure entries read
+nothing else. A figure that the evidence does not give is absent: not seen is never "not so".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..units import GIB, MIB, format_bytes
+from . import origin, series
+from .facts import Event, MemoryPoint, Source
+from .frames import Place, place
+from .run import Run
+
+_PHASE_OF_KIND = {"dataloader": "data", "nccl": "comm", "fsdp": "checkpoint", "vllm": "load"}
+_CONTEXT_BYTES = 2 * GIB
+"""What a CUDA context, its kernels and library workspaces may hold outside the allocator, generously."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Values by name, the source of each, and the facts that they came from."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    origin: origin.Origin | None = None
+    place: Place = field(default_factory=Place)
+    growth: series.Growth | None = None
+
+    def put(self, source: Source | None, **values: Any) -> None:
+        """Add figures that are known, all from one source."""
+        for name, value in values.items():
+            if value is not None:
+                self.values[name] = value
+                if source is not None:
+                    self.sources[name] = source
+
+
+def figures_of(run: Run) -> Figures:
+    """All figures of a run."""
+    figures = Figures(origin=origin.find(run))
+    found = figures.origin
+    assert found is not None
+    kinds = {event.kind for event in run.events} | ({"nccl.mismatch"} if found.disagreement else set())
+    where = Source(run.files[0].path) if run.files else None
+    figures.put(where, events=frozenset(kinds), family=found.family, ranks_seen=len(found.ranks) or None,
+                ranks_failed_alike=found.alike, single_process=len(found.ranks) < 2,
+                recovered=any(e.role != "advisory" for e in found.survived), advisory=any(e.role == "advisory" for e in found.survived))  # fmt: skip
+    for event in run.events:  # the first event of a kind stands for "events has it"
+        figures.sources.setdefault(f"events:{event.kind}", event.source)
+    if found.disagreement:
+        figures.sources["events:nccl.mismatch"] = found.disagreement[1].source
+    for name, setting in run.settings.items():
+        figures.put(setting.source, **{f"setting.{name}": setting.value})
+    if found.event:
+        _of_event(figures, found.event)
+        _of_place(figures, run, found.event)
+    _of_series(figures, run)
+    if resumed := run.settings.get("resumed"):
+        figures.put(resumed.source, resumed=True)
+    for snapshot in run.snapshots[-1:]:
+        figures.put(snapshot.source, snapshot_largest_free_bytes=snapshot.largest_free_block_bytes,
+                    snapshot_free_bytes=snapshot.reserved_bytes - snapshot.allocated_bytes)  # fmt: skip
+    return figures
+
+
+def _of_event(figures: Figures, event: Event) -> None:
+    """The arithmetic of the message: what was asked against what there was, and who held the rest."""
+    stated = event.figures
+    asked = stated.get("tried_to_allocate_bytes") or stated.get("requested_at_least_bytes") or stated.get("tensor_size_bytes")
+    total, free, allocated = (stated.get(f"{name}_bytes") for name in ("total", "free", "allocated"))
+    cached = stated.get("reserved_unallocated_bytes")
+    reserved = stated.get("reserved_bytes")
+    if reserved is None and allocated is not None and cached is not None:
+        reserved = allocated + cached
+    if cached is None and reserved is not None and allocated is not None:
+        cached = max(0, reserved - allocated)
+    impossible = asked is not None and asked >= origin.IMPOSSIBLE_BYTES
+    over = total is not None and allocated is not None and allocated > total
+    figures.put(event.source, event_kind=event.kind, has_sizes=asked is not None and total is not None, request_bytes=asked, total_bytes=total,
+                free_bytes=free, allocated_bytes=allocated, reserved_bytes=reserved, cached_bytes=cached,
+                private_pools_bytes=stated.get("private_pools_bytes"), request_impossible=impossible if asked is not None else None,
+                allocated_exceeds_capacity=over if total is not None and allocated is not None else None)  # fmt: skip
+    others = _others(stated, reserved)
+    own = stated.get("process_in_use_bytes")
+    if others is not None:
+        small = [size for size in others if size < _CONTEXT_BYTES]
+        alike = len(small) >= 3 and max(small) <= 1.25 * min(small) and sum(small) >= 0.8 * sum(others)
+        figures.put(event.source, other_process_bytes=sum(others), other_process_count=len(others), others_alike=alike)
+    if own is not None and reserved is not None:
+        figures.put(event.source, non_torch_bytes=max(0, own - reserved))
+    if asked is not None and total:
+        figures.put(event.source, request_share=asked / total, request_exceeds_capacity=asked > total and not impossible)
+    if asked is not None and free is not None:
+        figures.put(event.source, request_fits_free=asked <= free, request_fits_free_and_cached=asked <= free + (cached or 0))
+    if total:
+        shares = {"free_share": free, "allocated_share": allocated, "cached_share": cached, "other_process_share": sum(others) if others else None}
+        figures.put(event.source, **{name: value / total for name, value in shares.items() if value is not None})
+    allowed = stated.get("allowed_bytes")
+    if allowed is not None:
+        need = max(allocated or 0, reserved or 0) + (stated.get("other_allocations_bytes") or 0) + (asked or 0)
+        figures.put(event.source, allowed_bytes=allowed, cap_reached=need > allowed and (total is None or allowed < 0.99 * total))
+    if total and free is not None and reserved is not None and not over:
+        unaccounted = total - free - reserved
+        held = max(own or 0, reserved) / total
+        figures.put(event.source, unaccounted_bytes=max(0, unaccounted), unaccounted_share=max(0, unaccounted) / total,
+                    device_full_of_this_process=held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15 or held >= 0.93)  # fmt: skip
+
+
+def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None:
+    """Sizes of other processes. Inside a container the message can't tell its own process: one that holds what this
+    allocator holds, and a context, is this one."""
+    listed = stated.get("other_process_in_use_bytes")
+    if listed is None:
+        return None
+    others = list(listed)
+    if stated.get("process_in_use_bytes") is None and reserved is not None:
+        own = [size for size in others if reserved - 32 * MIB <= size <= reserved + _CONTEXT_BYTES]
+        if own:
+            others.remove(min(own))
+    return others
+
+
+def _of_place(figures: Figures, run: Run, event: Event) -> None:
+    found = figures.origin
+    assert found is not None
+    traceback = found.traceback
+    figures.place = place(traceback.frames) if traceback else Place()
+    phase = _PHASE_OF_KIND.get(event.kind.partition(".")[0])
+    if phase is None:
+        phase = figures.place.phase
+    source = traceback.source if traceback else event.source
+    if traceback and (frame := figures.place.operation_frame or figures.place.phase_frame):
+        source = Source(traceback.source.path, traceback.source.line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())
+    figures.put(source, phase=phase, operation=figures.place.operation, exception=traceback.exception if traceback else None,
+                operation_code=figures.place.operation_frame.code if figures.place.operation_frame else None)  # fmt: skip
+    before = [p for p in run.progress if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
+              and (p.source.line or 0) <= (event.source.line or 0)]  # fmt: skip
+    if before:
+        last = max(before, key=lambda p: (p.source.line or 0, p.step))
+        figures.put(last.source, failed_step=last.step, first_steps=max(p.step for p in before) <= 1 and len({p.step for p in before}) <= 2)
+    elif run.settings.get("total_steps"):
+        figures.put(event.source, first_steps=True)
+
+
+def _of_series(figures: Figures, run: Run) -> None:
+    growth = series.judge(run.points)
+    figures.growth = growth
+    if growth:
+        figures.put(growth.points[-1].source, growth=growth.kind, growth_bytes=growth.slope_bytes or _rise(growth.points), growth_points=len(growth.points))
+        lengths = [p.seq_len for p in growth.points if p.seq_len]
+        if len(lengths) >= 4 and growth.points[-1].seq_len:
+            usual = sorted(lengths)[len(lengths) // 2]
+            figures.put(growth.points[-1].source, failing_length=growth.points[-1].seq_len, failing_length_ratio=growth.points[-1].seq_len / usual)
+    if exponent := series.length_exponent(run.points):
+        figures.put(exponent[1][-1].source, length_exponent=round(exponent[0], 2))
+
+
+def _rise(points: tuple[MemoryPoint, ...]) -> int:
+    return max(0, points[-1].value_bytes - points[0].value_bytes)
+
+
+_BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2, "fp16": 2, "amp-bf16": 2, "amp-fp16": 2}
+
+
+def decode_request(request_bytes: int, settings: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(tensor, shape in words) where the failed request has the size of a tensor that the run's settings imply.
+
+    Tried: attention scores B x heads x S x S, logits B x S x V, a mask S x S; each at 1, 2 and 4 bytes, and one to three
+    sequences more or less are never tried, so that a match means something. Equal to half a per mille, or to the
+    allocator's rounding of 2 MiB.
+    """
+    batch, length, model = settings.get("micro_batch"), settings.get("seq_len"), settings.get("model") or {}
+    heads, vocab = model.get("heads"), model.get("vocab")
+    shapes: list[tuple[str, str, int]] = []
+    if batch and length and heads:
+        shapes.append(("attention-scores", f"batch {batch} × {heads} heads × {length}²", batch * heads * length * length))
+    if batch and length and vocab:
+        shapes += [("logits", f"batch {batch} × {tokens} tokens × vocabulary {vocab}", batch * tokens * vocab) for tokens in (length, length - 1)]
+    for name, words, elements in shapes:
+        for width in (2, 4):
+            if abs(elements * width - request_bytes) <= max(2 * MIB, request_bytes * 0.0007):
+                return name, f"{words} × {width} bytes = {format_bytes(elements * width)}"
+    return None
