@@ -17,6 +17,29 @@ CONTRACT_FACTS = (
     "allowed_bytes", "device",
 )  # fmt: skip
 
+GPU, HOST, OTHER = "gpu", "host", "other"
+CAUSES: dict[str, str] = dict.fromkeys((
+    "graph-retention", "grad-accumulation-buffer", "attention-quadratic", "long-sequence-outlier", "variable-shape-peak", "activations-too-large",
+    "logits-loss-peak", "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "checkpoint-peak",
+    "tensor-accumulation", "kv-cache", "fragmentation", "other-process", "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer",
+    "cuda-context-or-library-workspace", "process-memory-cap", "single-allocation-limit", "oversized-single-request", "schedule-phase-change",
+), GPU) | dict.fromkeys(("host-oom", "pinned-host-memory", "shared-memory"), HOST) | dict.fromkeys(
+    ("hardware", "preempted", "misreported", "not-memory"), OTHER)  # fmt: skip
+"""Causes of the contract, by where they live."""
+_ALSO_HOST = ("checkpoint-peak", "tensor-accumulation", "graph-retention")
+
+
+def cause_fits(cause: str, family: str) -> bool:
+    """Whether a cause can explain a failure of that family. Kept tensors and saving can exhaust the host as well."""
+    place = CAUSES.get(cause)
+    if family == "gpu-oom":
+        return place == GPU or cause == "misreported"
+    if family in ("host-oom", "shared-memory"):
+        return place == HOST or cause in _ALSO_HOST
+    if family == "not-memory":
+        return place == OTHER
+    return family == "undetermined"
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -129,6 +152,7 @@ class Diagnosis:
         points: memory by step, as read.
         restart: the run's own launch line with a smaller micro-batch, or None where its syntax is not known.
         content_key: hash of the evidence's content, the key under which checklist state is kept.
+        figures: the derived figures that conditions of entries read.
     """
 
     family: str
@@ -146,6 +170,7 @@ class Diagnosis:
     restart: str | None = None
     growth: str = ""
     content_key: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``."""

@@ -76,13 +76,18 @@ class Window:
         return Source(self.path, line.number, line.text[:2000], tuple(other.text[:400] for other in near))
 
     def joined(self, index: int, *, lines: int = 6, stop: re.Pattern[str] | None = None) -> str:
-        """The line at ``index`` and what follows it, as one string: undoes hard wrapping."""
+        """The line at ``index`` and what follows it, as one string: undoes wrapping.
+
+        Lines of one full width were cut in mid-word by a terminal and are put together as they stand; others by a space.
+        """
         taken = [self.lines[index].text]
+        width = len(taken[0])
+        cut = width >= 60 and index + 1 < len(self.lines) and len(self.lines[index + 1].text) == width
         for line in self.lines[index + 1 : index + lines]:
             if not line.text.strip() or (stop and stop.search(line.text)):
                 break
-            taken.append(line.text.strip())
-        return " ".join(taken)[:4000]
+            taken.append(line.text if cut else line.text.strip())
+        return ("" if cut else " ").join(taken)[:4000]
 
 
 def rank_of_path(path: str) -> int | None:

@@ -1,0 +1,159 @@
+"""The commands: thin, one answer each, no traceback ever.
+
+Exit status 0 means an answer was given, whatever it says; 2 that the call or the input can't be used, with one line on
+standard error that says what, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from . import __version__
+from .errors import DiagKitError
+
+_PIPE_CLOSED = 141
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line instead of a page of usage."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except DiagKitError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        return _refuse("stopped by the keyboard; nothing was written")
+    except OSError as error:
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions")
+    except Exception as error:  # a fault of ours: still one line, with what a report of it needs
+        if os.environ.get("DIAG_KIT_DEBUG"):
+            raise
+        return _refuse(f"internal fault ({type(error).__name__}: {str(error)[:200]}); please report it, DIAG_KIT_DEBUG=1 shows where")
+
+
+def _refuse(text: str) -> int:
+    print(f"diag-kit: {' '.join(text.split())}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="diag-kit", description="Diagnose training runs that died of memory.")
+    parser.add_argument("--version", action="version", version=f"diag-kit {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=about, description=about)
+        made.set_defaults(run=run)
+        return made
+
+    diagnose = command("diagnose", _diagnose, "say what failed first, why, how firmly, and what to do next")
+    diagnose.add_argument("paths", nargs="+", metavar="RUN", help="a log, several, or a folder of logs, settings, tables; - is standard input")
+    diagnose.add_argument("--json", action="store_true", help="print the whole diagnosis as JSON")
+    diagnose.add_argument("--report", metavar="OUT", help="write a report too; the suffix says .html, .md or .json")
+    diagnose.add_argument("--no-redact", action="store_true", help="keep names, hosts, addresses and keys in the report")
+    estimate = command("estimate", _estimate, "memory of one optimizer step, from settings")
+    estimate.add_argument("--settings", required=True, metavar="FILE", help="settings as JSON")
+    estimate.add_argument("--json", action="store_true", help="print the whole estimate as JSON")
+    workbook = command("workbook", _workbook, "open the workbook in JupyterLab")
+    workbook.add_argument("path", nargs="?", metavar="RUN", help="a log or folder to load (default: a sample)")
+    workbook.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
+    entries = command("entries", _entries, "list the failures that are known, or show one")
+    entries.add_argument("id", nargs="?", metavar="ID", help="the entry to show")
+    entries.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _print_json(document: Any) -> int:
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
+    print()
+    return 0
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    from .diagnosis import diagnose
+
+    text = None
+    if "-" in args.paths:
+        data = sys.stdin.buffer.read()
+        from .evidence.text import decode
+
+        text = decode(data)
+    paths = [path for path in args.paths if path != "-"]
+    diagnosis = diagnose(*paths, text=text, on_progress=_progress() if sys.stderr.isatty() else None)
+    if args.report:
+        from . import report
+
+        report.write(args.report, diagnosis, redact=not args.no_redact)
+        print(f"report written to {args.report}", file=sys.stderr)
+    if args.json:
+        return _print_json(diagnosis.to_json())
+    from .report import terminal
+
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(terminal.render(diagnosis, width=shutil.get_terminal_size((100, 24)).columns, color=colour))
+    return 0
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    def show(path: str, done: int, total: int) -> None:
+        share = f"{done / total:4.0%} of {total >> 20} MiB" if total else ""
+        print(f"\rreading {path[-50:]} {share}\x1b[K", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _estimate(args: argparse.Namespace) -> int:
+    from .memory.formulas import estimate
+    from .memory.settings import Settings
+    from .report import terminal
+
+    result = estimate(Settings.load(args.settings))
+    if args.json:
+        return _print_json(result.to_json())
+    print(terminal.render_estimate(result))
+    return 0
+
+
+def _workbook(args: argparse.Namespace) -> int:
+    from .workbook.launch import launch
+
+    return launch(args.path, browser=not args.no_browser)
+
+
+def _entries(args: argparse.Namespace) -> int:
+    from .failures import entry, load_entries
+
+    if args.id:
+        one = entry(args.id)
+        if args.json:
+            return _print_json(one.to_json())
+        print(f"{one.title} ({one.status})\n\n{one.quick_answer}\n")
+        for cause in one.causes:
+            print(f"  {cause.id}: {cause.claim}\n    {cause.truth}: {cause.condition}")
+        return 0
+    if args.json:
+        return _print_json({"schema": "diag_kit.entries/1", "entries": [one.to_summary() for one in load_entries()]})
+    for one in load_entries():
+        print(f"{one.id:38} {one.title}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""One realistic sample for each parser, written for these tests, and the kinds of fact that it must give."""
+
+SAMPLES: dict[str, tuple[str, list[str]]] = {
+    "torch_oom": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 2 has a total capacity of 47.43 GiB of which 1.25 GiB is free. "
+        "Process 771 has 512.00 MiB memory in use. Including non-PyTorch memory, this process has 45.60 GiB memory in use. Of the allocated memory "
+        "41.00 GiB is allocated by PyTorch, with 96.00 MiB allocated in private pools (e.g., CUDA Graphs), and 4.10 GiB is reserved by PyTorch but "
+        "unallocated.",
+        ["torch.oom"],
+    ),
+    "cuda_errors": ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ["cublas.alloc-failed"]),
+    "cuda_malloc_async": (
+        "RuntimeError: Allocation on device 1 would exceed allowed memory. (out of memory)\nCurrently allocated     : 20.10 GiB\n"
+        "Requested               : 64.00 MiB\nDevice limit            : 23.50 GiB\nFree (according to CUDA): 12.50 MiB\n"
+        "PyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB",
+        ["cuda-async.oom"],
+    ),
+    "traceback": (
+        'Traceback (most recent call last):\n  File "fit.py", line 9, in <module>\n    loss = net(batch)\n  File "net.py", line 3, in forward\n'
+        "    return self.head(h)\nRuntimeError: it broke",
+        ["Traceback"],
+    ),
+    "host_kill": ("RuntimeError: DataLoader worker (pid 881) is killed by signal: Killed.", ["dataloader.killed"]),
+    "collectives": (
+        "[rank5]:[E ProcessGroupNCCL.cpp:600] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, OpType=ALLGATHER, "
+        "NumelIn=640, NumelOut=5120, Timeout(ms)=600000) ran for 600014 milliseconds before timing out.",
+        ["nccl.timeout"],
+    ),
+    "launcher": (
+        "E1130 02:11:07.249000 511 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 577) of binary: python",
+        ["launcher.failed"],
+    ),
+    "not_memory": ("RuntimeError: CUDA error: device-side assert triggered", ["cuda.assert"]),
+    "wrappers": ("WARNING: ran out of memory on GPU #2, skipping batch", ["wrapper.recovered"]),
+    "mps_oom": (
+        "RuntimeError: MPS backend out of memory (MPS allocated: 8.10 GB, other allocations: 1.20 GB, max allowed: 9.07 GB). Tried to allocate 256.00 MB "
+        "on private pool.",
+        ["mps.oom"],
+    ),
+    "xpu_oom": (
+        "RuntimeError: XPU out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.56 GiB total capacity; 14.00 GiB already allocated; 14.20 GiB reserved "
+        "in total by PyTorch)",
+        ["xpu.oom"],
+    ),
+    "other_frameworks": (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[8,16,1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
+        ["tf.oom"],
+    ),
+    "memory_lines": ("step: 20  loss:  6.11  grad_norm:  1.2  memory: 44.12GiB(46.40%)  tps: 5,120", ["MemoryPoint", "Progress"]),
+    "settings_lines": ("  Instantaneous batch size per device = 16", ["Setting"]),
+}
