@@ -1,0 +1,215 @@
+"""The memory of a training step in closed form: named terms, the moments they are alive in, and the largest moment.
+
+    >>> from diag_kit.memory.settings import Settings
+    >>> s = Settings.from_json({"model": {"n_layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192,
+    ...                                   "vocab": 128256, "tied_embeddings": True}, "precision": "bf16", "seq_len": 4096})
+    >>> estimate(s).peak_phase
+    'backward'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .activations import block_sizes, model_sizes, passing_sizes
+from .device import RESERVED_OVER_ALLOCATED, attention_kernel, context_bytes, workspace_bytes
+from .moments import Row, Step, highest_micro_steps, shown_micro_steps
+from .precision import widths
+from .settings import Settings
+from .states import state_sizes
+from .terms import CATALOG, CATEGORIES, Term
+
+SCHEMA = "diag_kit.estimate/1"
+PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Memory at one moment of the step, by category, in bytes. ``micro_step`` counts from 1; None in the optimizer."""
+
+    label: str
+    phase: str
+    micro_step: int | None
+    by_category: dict[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.by_category.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step needs, in bytes.
+
+    Attributes:
+        terms: the named parts; ``timeline``: one optimizer step, later than the first (optimizer state exists).
+        peak_allocated_bytes: the largest moment; ``components_at_peak`` sums to it exactly.
+        steady_state_bytes: what stays between steps: parameters, optimizer state, buffers that persist.
+        peak_reserved_bytes: what the caching allocator is expected to hold then; ``device_bytes`` adds the CUDA context.
+        band_bytes: lowest and highest that the device may hold: context, workspaces and fragmentation aren't known exactly.
+        headroom_bytes: capacity minus device_bytes; ``fits`` says whether that is not negative. None without a capacity.
+    """
+
+    settings: Settings
+    terms: tuple[Term, ...]
+    timeline: tuple[Moment, ...]
+    peak: Moment
+    steady_state_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    band_bytes: tuple[int, int]
+    assumptions: tuple[str, ...]
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.peak.total_bytes
+
+    @property
+    def peak_phase(self) -> str:
+        return self.peak.phase
+
+    @property
+    def components_at_peak(self) -> dict[str, int]:
+        return self.peak.by_category
+
+    @property
+    def peak_by_phase(self) -> dict[str, int | None]:
+        """Largest moment of each phase; None for a phase that these settings do not describe."""
+        found: dict[str, int | None] = dict.fromkeys(PHASES)
+        for moment in self.timeline:
+            found[moment.phase] = max(found[moment.phase] or 0, moment.total_bytes)
+        return found
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        capacity = self.settings.capacity_bytes
+        return None if capacity is None else capacity - self.device_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.headroom_bytes is None else self.headroom_bytes >= 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``diag-kit estimate --json``."""
+        return {"schema": SCHEMA, "method": "formula", "peak_allocated_bytes": self.peak_allocated_bytes,
+                "peak_reserved_bytes": self.peak_reserved_bytes, "device_bytes": self.device_bytes,
+                "peak_phase": self.peak_phase, "components_at_peak": dict(self.components_at_peak),
+                "peak_by_phase": self.peak_by_phase, "headroom_bytes": self.headroom_bytes,
+                "band_bytes": list(self.band_bytes), "fits": self.fits, "assumptions": list(self.assumptions),
+                "steady_state_bytes": self.steady_state_bytes, "peak_moment": self.peak.label}  # fmt: skip
+
+
+def estimate(s: Settings) -> Estimate:
+    """Memory of one optimizer step of a run with these settings, from closed forms."""
+    size, step = _model(s)
+    rows = list(step.rows(shown_micro_steps(s)))
+    timeline = tuple(_moment(row, size) for row in rows)
+    peak = max(timeline, key=lambda moment: moment.total_bytes)
+    terms = _terms(size, rows)
+    reserved, device, band = _outside(s, peak.total_bytes)
+    return Estimate(s, terms, timeline, peak, timeline[-1].total_bytes, reserved, device, band, _assumptions(s, terms))
+
+
+def peak_bytes(s: Settings) -> int:
+    """The peak of ``estimate``, without its details."""
+    size, step = _model(s)
+    return max(sum(size[name] * count for name, count in row.counts.items()) for row in step.rows(highest_micro_steps(s)))
+
+
+def peak_curve(s: Settings, lengths: Sequence[int]) -> list[int]:
+    """Peak allocated bytes at each sequence length: the upper envelope of the moments, each a quadratic in length."""
+    curves = quadratics(s, "seq_len")
+    return [round(max(a + n * (b + n * c) for a, b, c in curves)) for n in lengths]
+
+
+def micro_step_curve(s: Settings, steps: int, backward: str) -> list[int]:
+    """Highest allocated bytes in each of ``steps`` micro-steps, with ``backward`` each-micro-batch or deferred.
+
+    Deferred: the forward passes only; each micro-step adds one retained graph, from the second on on a straight line.
+    """
+    probe = s.with_(grad_accum=max(steps, 4), backward=backward)
+    size, step = _model(probe)
+    highest: dict[int, int] = {}
+    for row in step.rows((1, 2, 3)):
+        total = sum(size[name] * count for name, count in row.counts.items())
+        highest[row.micro_step or 0] = max(highest.get(row.micro_step or 0, 0), total)
+    slope = highest[3] - highest[2]
+    return [highest[m] if m < 3 else highest[3] + (m - 3) * slope for m in range(1, steps + 1)]
+
+
+def quadratics(s: Settings, name: str) -> list[tuple[float, float, float]]:
+    """Each moment's bytes as a + b·x + c·x² in x = ``seq_len`` or ``micro_batch``, without those that never lead."""
+    unit = 1024 if name == "seq_len" else 1
+    at = [_model(s.with_(**{name: x * unit}))[0] for x in (1, 2, 3)]
+    _, step = _model(s)
+    found = set()
+    for row in step.rows(highest_micro_steps(s)):
+        y1, y2, y3 = (sum(size[term] * count for term, count in row.counts.items()) for size in at)
+        c = (y3 - 2 * y2 + y1) / 2
+        b = y2 - y1 - 3 * c
+        found.add((y1 - b - c, b / unit, c / unit**2))
+    return [p for p in found if not any(q != p and all(x >= y for x, y in zip(q, p, strict=True)) for q in found)]
+
+
+def device_limit(s: Settings) -> float:
+    """Allocated bytes up to which ``device_bytes`` stays within the capacity; infinite without a capacity."""
+    if s.capacity_bytes is None:
+        return float("inf")
+    fixed = _outside(s, 0)[1]
+    return (s.capacity_bytes - fixed) / (1 if s.device == "cpu" else RESERVED_OVER_ALLOCATED[1])
+
+
+def _outside(s: Settings, allocated: int) -> tuple[int, int, tuple[int, int]]:
+    """Reserved bytes, device bytes and the band of the latter, for bytes allocated at the peak."""
+    low, middle, high = (1.0, 1.0, 1.0) if s.device == "cpu" else RESERVED_OVER_ALLOCATED
+    workspace, context = workspace_bytes(s), context_bytes(s)
+    reserved = round(allocated * middle) + workspace
+    band = (round(allocated * low) + context[0], round(allocated * high) + workspace + context[1])
+    return reserved, reserved + sum(context) // 2, band
+
+
+def _model(s: Settings) -> tuple[dict[str, int], Step]:
+    """Bytes of one unit of each term, and the step that counts units."""
+    w = widths(s)
+    block = block_sizes(s, w)
+    sizes = {**state_sizes(s, w), **block, **model_sizes(s, w), **passing_sizes(s, w)}
+    if w.copy:
+        m, tp = s.model, s.parallelism.tensor
+        if not s.base_quantization:
+            sizes["autocast weights"] = m.layer_linear_params * w.copy / tp
+        if m.lm_head:
+            sizes["autocast head"] = m.vocab * m.hidden * w.copy / tp
+    size = {name: round(value) for name, value in sizes.items()}
+    step = Step(s, (*size, "retained graph"), block)
+    size["retained graph"] = sum(size[name] * count for name, count in step.retained().items())
+    return size, step
+
+
+def _moment(row: Row, size: dict[str, int]) -> Moment:
+    by_category = dict.fromkeys(CATEGORIES, 0)
+    for name, count in row.counts.items():
+        by_category[CATALOG[name].category] += size[name] * count
+    return Moment(row.label, row.phase, row.micro_step, by_category)
+
+
+def _terms(size: dict[str, int], rows: Sequence[Row]) -> tuple[Term, ...]:
+    terms = []
+    for name, unit_bytes in size.items():
+        alive = [row for row in rows if row.counts.get(name)]
+        if alive and unit_bytes:
+            entry = CATALOG[name]
+            count = max(row.counts[name] for row in alive)
+            phases = tuple(dict.fromkeys(row.phase for row in alive))
+            terms.append(Term(name, entry.category, unit_bytes, entry.unit, count, entry.formula, entry.assumption,
+                              entry.source, phases))  # fmt: skip
+    return tuple(terms)
+
+
+def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
+    picked = f" (sdpa on {s.gpu or 'an A100'})" if s.attention == "sdpa" and s.device == "cuda" else ""
+    told = [f"attention runs the {attention_kernel(s)} kernel{picked}",
+            "a step after the first: optimizer state exists; gradients are set to None after it",
+            "modelling code as in Hugging Face transformers, without torch.compile"]  # fmt: skip
+    return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)

@@ -1,0 +1,320 @@
+"""Settings of a run that its memory depends on: read from JSON, checked, and mapped from what a run's evidence says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import SettingsError
+from .architecture import Architecture, from_hf_config, from_numbers
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "backward": ("each-micro-batch", "deferred"),
+    "precision": ("fp32", "bf16", "fp16", "amp-bf16", "amp-fp16"),
+    "optimizer": ("adamw", "adamw-foreach", "adamw-loop", "adamw-fused", "adamw-8bit", "adafactor", "sgd", "none"),
+    "attention": ("eager", "sdpa", "flash", "efficient"),
+    "checkpointing": ("none", "full", "selective"),
+    "device": ("cuda", "cpu"),
+    "method": ("auto", "formula", "trace"),
+    "strategy": ("none", "ddp", "fsdp", "zero1", "zero2", "zero3", "megatron"),
+    "offload": ("none", "optimizer", "all"),
+    "gradient_dtype": ("fp32", "bf16", "fp16"),
+    "optimizer_state_dtype": ("fp32", "bf16", "fp16"),
+    "base_quantization": ("nf4",),
+    "dtype": ("fp32", "bf16", "fp16"),
+}
+"""What a word may be, by setting."""
+
+_OPTIONAL = ("gradient_dtype", "optimizer_state_dtype", "base_quantization", "gpu", "capacity_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Low-rank adapters: ``rank``, the linear layers they are put on, and the adapters' dtype."""
+
+    rank: int = 8
+    targets: tuple[str, ...] = ("q_proj", "v_proj")
+    dtype: str = "fp32"
+
+    def __post_init__(self) -> None:
+        _check_whole("lora.rank", self.rank, 1)
+        _check_choice("lora.dtype", "dtype", self.dtype)
+        if isinstance(self.targets, str) or not all(isinstance(name, str) for name in self.targets):
+            raise SettingsError(f"settings.lora.targets: must be a list of layer names, got {self.targets!r}")
+        object.__setattr__(self, "targets", tuple(self.targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How the work is spread: data parallel over ``world_size`` ranks, tensor and pipeline parallel under Megatron.
+
+    ``world_size`` counts all processes; with tensor or pipeline parallelism the data-parallel size is what is left.
+    """
+
+    strategy: str = "none"
+    world_size: int = 1
+    no_sync: bool = False
+    tensor: int = 1
+    pipeline: int = 1
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        _check_choice("parallelism.strategy", "strategy", self.strategy)
+        _check_choice("parallelism.offload", "offload", self.offload)
+        for name in ("world_size", "tensor", "pipeline"):
+            _check_whole(f"parallelism.{name}", getattr(self, name), 1)
+        _check_bool("parallelism.no_sync", self.no_sync)
+        if self.no_sync and self.strategy in ("zero2", "zero3"):
+            raise SettingsError("settings.parallelism.no_sync: DeepSpeed refuses no_sync with ZeRO stage 2 and 3; set it to false")
+        if self.world_size % (self.tensor * self.pipeline):
+            raise SettingsError(f"settings.parallelism.world_size: {self.world_size} is no multiple of tensor × pipeline "
+                                f"= {self.tensor * self.pipeline}")  # fmt: skip
+
+    @property
+    def data(self) -> int:
+        """Ranks that share the data-parallel work."""
+        return self.world_size // (self.tensor * self.pipeline)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A run, as far as its memory depends on it. Every value is checked; SettingsError says what and where.
+
+    Attributes:
+        micro_batch: sequences per device and micro-step. seq_len: tokens per sequence, padding included.
+        backward: ``deferred`` keeps each micro-batch's graph until one backward at the end of the window.
+        precision: ``bf16``/``fp16`` hold weights in 16 bits; ``amp-*`` hold fp32 weights under autocast.
+        gpu: decides what ``sdpa`` picks and the context's size; None means an A100.
+        dropout: probability in attention, and on the residual branches of models that have it.
+        keep_logits: the training loop still refers to the model's outputs while backward runs.
+        capacity_bytes: what the device reports as its total.
+    """
+
+    model: Architecture
+    micro_batch: int = 1
+    seq_len: int = 1024
+    grad_accum: int = 1
+    backward: str = "each-micro-batch"
+    precision: str = "fp32"
+    gradient_dtype: str | None = None
+    optimizer_state_dtype: str | None = None
+    optimizer: str = "adamw"
+    attention: str = "sdpa"
+    gpu: str | None = None
+    checkpointing: str = "none"
+    fused_loss: bool = False
+    dropout: float = 0.0
+    lora: Lora | None = None
+    base_quantization: str | None = None
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    device: str = "cuda"
+    capacity_bytes: int | None = None
+    method: str = "auto"
+    keep_logits: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, Architecture):
+            raise SettingsError("settings.model: must be an object with the model's numbers or hf_config")
+        for name in ("micro_batch", "seq_len", "grad_accum"):
+            _check_whole(name, getattr(self, name), 1)
+        for name in CHOICES.keys() & {f.name for f in fields(self)}:
+            value = getattr(self, name)
+            if not (value is None and name in _OPTIONAL):
+                _check_choice(name, name, value)
+        for name in ("fused_loss", "keep_logits"):
+            _check_bool(name, getattr(self, name))
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise SettingsError(f"settings.dropout: must be a number from 0 to below 1, got {self.dropout!r}")
+        if self.capacity_bytes is not None:
+            _check_whole("capacity_bytes", self.capacity_bytes, 1)
+        if self.gpu is not None and not isinstance(self.gpu, str):
+            raise SettingsError(f"settings.gpu: must be a name such as A100, got {self.gpu!r}")
+        if self.base_quantization and not self.lora:
+            raise SettingsError("settings.base_quantization: a quantised base can't be trained itself; give lora as well")
+        if self.method == "trace":
+            raise SettingsError("settings.method: tracing is not available here; use auto or formula")
+        if self.lora and (strange := sorted(set(self.lora.targets) - set(self.model.layer_matrices))):
+            raise SettingsError(f"settings.lora.targets: the model has no {strange[0]!r}; "
+                                f"it has {', '.join(self.model.layer_matrices)}")  # fmt: skip
+
+    def with_(self, **changes: Any) -> Settings:
+        """A copy with some settings changed; ``parallelism``, ``lora`` and ``model`` may be given as JSON objects."""
+        return replace(self, **_parsed(changes, current=self))
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings document; reads back equal."""
+        document = asdict(self)
+        if document["lora"]:
+            document["lora"]["targets"] = list(document["lora"]["targets"])
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], folder: str | Path | None = None) -> Settings:
+        """Settings from a JSON object. ``folder``: where a relative ``hf_config`` starts from."""
+        if not isinstance(document, Mapping):
+            raise SettingsError(f"settings: must be an object of names and values, got {type(document).__name__}")
+        if "model" not in document:
+            raise SettingsError(f"settings: model missing; known keys: {', '.join(known_keys())}")
+        return cls(**_parsed(document, folder=Path(folder) if folder else None))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Settings:
+        """Settings from a JSON file."""
+        path = Path(path)
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as e:
+            raise SettingsError(f"{path}: can't be read: {e.strerror}") from None
+        except ValueError as e:
+            raise SettingsError(f"{path}: not JSON: {e}") from None
+        return cls.from_json(document, path.parent)
+
+
+def known_keys() -> list[str]:
+    """The names that a settings document may have."""
+    return [f.name for f in fields(Settings)]
+
+
+def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Settings | None = None) -> dict[str, Any]:
+    if unknown := [name for name in document if name not in known_keys()]:
+        raise SettingsError(f"settings: unknown key {unknown[0]!r}; known keys: {', '.join(known_keys())}")
+    values = dict(document)
+    if isinstance(model := values.get("model"), Mapping):
+        values["model"] = _model(model, folder)
+    for name, kind in (("lora", Lora), ("parallelism", Parallelism)):
+        given = values.get(name)
+        if given is None and name == "parallelism":
+            values.pop(name, None)
+        elif isinstance(given, Mapping):
+            allowed = [f.name for f in fields(kind)]
+            if unknown := [key for key in given if key not in allowed]:
+                raise SettingsError(f"settings.{name}: unknown key {unknown[0]!r}; known keys: {', '.join(allowed)}")
+            held = getattr(current, name, None)
+            values[name] = replace(held, **given) if held else kind(**given)
+        elif given is not None and not isinstance(given, kind):
+            raise SettingsError(f"settings.{name}: must be an object, got {given!r}")
+    return values
+
+
+def _model(model: Mapping[str, Any], folder: Path | None) -> Architecture:
+    if "factory" in model:
+        raise SettingsError("settings.model.factory: running your own code under a trace comes with torch and is not "
+                            "available by formula; give hf_config or the model's numbers")  # fmt: skip
+    if "hf_config" in model:
+        if others := [key for key in model if key != "hf_config"]:
+            raise SettingsError(f"settings.model: {others[0]} can't stand beside hf_config; give one or the other")
+        if not isinstance(model["hf_config"], str | Path):
+            raise SettingsError(f"settings.model.hf_config: must be a path, got {model['hf_config']!r}")
+        path = Path(model["hf_config"]).expanduser()
+        return from_hf_config(folder / path if folder and not path.is_absolute() else path)
+    return from_numbers(model)
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingsError(f"settings.{name}: must be a whole number from {least}, got {value!r}")
+
+
+def _check_choice(name: str, kind: str, value: Any) -> None:
+    if not isinstance(value, str) or value not in CHOICES[kind]:
+        raise SettingsError(f"settings.{name}: {value!r} is not one of {', '.join(CHOICES[kind])}")
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise SettingsError(f"settings.{name}: must be true or false, got {value!r}")
+
+
+_WORDS: dict[str, dict[str, str]] = {
+    "precision": {
+        "fp32": "fp32 float32 float 32 32-true no none tf32", "bf16": "bf16 bfloat16 bf16-true",
+        "fp16": "fp16 float16 half 16-true", "amp-bf16": "amp-bf16 bf16-mixed bf16-amp", "amp-fp16": "amp-fp16 16-mixed amp mixed 16 fp16-mixed",
+    },
+    "optimizer": {
+        "adamw": "adamw adam adamw_torch", "adamw-foreach": "adamw-foreach", "adamw-loop": "adamw-loop adamw_hf",
+        "adamw-fused": "adamw-fused adamw_torch_fused fused_adam fusedadam adamw_apex_fused deepspeedcpuadam",
+        "adamw-8bit": "adamw-8bit adamw_8bit adam8bit adamw8bit adamw_bnb_8bit paged_adamw_8bit adam_8bit pagedadamw8bit",
+        "adafactor": "adafactor", "sgd": "sgd", "none": "none",
+    },
+    "attention": {
+        "eager": "eager math vanilla", "sdpa": "sdpa torch", "flash": "flash flash_attention flash_attention_2 flash_attention_3 flash_attn fa2 fa3 "
+        "flash-attn flash_attention_2_kernel", "efficient": "efficient xformers mem_efficient memory_efficient",
+    },
+    "checkpointing": {"none": "none false no off", "full": "full true yes on uniform block unsloth", "selective": "selective"},
+    "strategy": {
+        "none": "none single", "ddp": "ddp distributed_data_parallel", "fsdp": "fsdp fsdp1 fsdp2 full_shard", "megatron": "megatron megatron-lm",
+        "zero1": "zero1 zero-1 zero_1 zero_stage_1 deepspeed_zero1", "zero2": "zero2 zero-2 zero_2 zero_stage_2 deepspeed_zero2",
+        "zero3": "zero3 zero-3 zero_3 zero_stage_3 deepspeed_zero3",
+    },
+    "gradient_dtype": {"fp32": "fp32 float32", "bf16": "bf16 bfloat16", "fp16": "fp16 float16"},
+    "backward": {"each-micro-batch": "each-micro-batch", "deferred": "deferred"},
+}  # fmt: skip
+"""What runs call a setting's values: contract word -> other spellings (frameworks' option values, dtype names)."""
+
+_LOOKUP = {name: {w: word for word, spellings in words.items() for w in spellings.split()} for name, words in _WORDS.items()}
+_STATED = ("micro_batch", "seq_len", "grad_accum", "precision", "optimizer", "attention", "checkpointing")
+
+
+def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
+    """Settings from what a run's evidence states, and the names that it does not state.
+
+    Args:
+        settings: canonical name -> value, ``(value, source)`` or a fact with ``.value``.
+
+    Returns:
+        ``(settings, names left at their default)``, or ``(None, names needed)`` where the model's shape isn't known. A value
+        that has no counterpart here counts as not stated.
+    """
+    stated = {name: _bare(value) for name, value in settings.items()}
+    model = stated.get("model")
+    needed = ("n_layers", "hidden", "heads", "vocab")
+    if not isinstance(model, Mapping):
+        return None, ["model"]
+    if missing := [f"model.{name}" for name in needed if not model.get(name)]:
+        return None, missing
+    try:
+        known = {"model": from_numbers({name: _number(value) for name, value in model.items() if name in _MODEL_KEYS})}
+    except SettingsError:
+        return None, ["model"]
+    for name in ("micro_batch", "seq_len", "grad_accum", "capacity_bytes"):
+        if isinstance(value := _number(stated.get(name)), int) and not isinstance(value, bool) and value > 0:
+            known[name] = value
+    for name, spellings in _LOOKUP.items():
+        if name != "strategy" and (word := spellings.get(_word(stated.get(name)))):
+            known[name] = word
+    if (precision := _word(stated.get("precision"))) not in _LOOKUP["precision"] and precision:
+        # A trainer's switch (`bf16: true`) means autocast over fp32 weights.
+        if switch := next((kind for kind in ("bf16", "fp16") if precision.startswith(kind) and "true" in precision), None):
+            known["precision"] = f"amp-{switch}"
+    if isinstance(dropout := stated.get("dropout"), int | float) and not isinstance(dropout, bool) and 0 <= dropout < 1:
+        known["dropout"] = float(dropout)
+    if isinstance(gpu := stated.get("gpu"), str):
+        known["gpu"] = gpu
+    strategy, world = _LOOKUP["strategy"].get(_word(stated.get("strategy"))), _number(stated.get("world_size"))
+    if strategy and strategy != "none" and isinstance(world, int) and world > 0:
+        known["parallelism"] = Parallelism(strategy=strategy, world_size=world)
+    return Settings(**known), [name for name in _STATED if name not in known]
+
+
+_MODEL_KEYS = {f.name for f in fields(Architecture)}
+
+
+def _bare(value: Any) -> Any:
+    if hasattr(value, "value"):
+        return value.value
+    return value[0] if isinstance(value, tuple) and len(value) == 2 else value
+
+
+def _number(value: Any) -> Any:
+    """A whole number written as text or as a float becomes one; anything else stays as it is."""
+    if isinstance(value, str) and value.strip().replace(",", "").isdigit():
+        return int(value.strip().replace(",", ""))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _word(value: Any) -> str:
+    """A value as it may be spelled: lower case, without a dtype's module, one word."""
+    return str(value).strip().lower().removeprefix("torch.").removeprefix("torch.optim.").replace(" ", "_") if value is not None else ""
