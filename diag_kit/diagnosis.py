@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import restart
+from .errors import SettingsError
 from .evidence.derived import Figures, decode_request, figures_of
 from .evidence.facts import Event, Source
 from .evidence.run import OnProgress, Run, load_run
@@ -200,9 +201,12 @@ def words(name: str, value: Any) -> str:
 
 def _fix(fix: FailureFix, known: Any) -> Fix:
     saves, basis = None, ""
-    if fix.saves and known is not None and plan.applies(known, fix.saves):
-        saves = plan.saves(known, fix.saves)
-        basis = "closed forms for this run's settings"
+    if fix.saves and known is not None:
+        try:
+            saves = plan.saves(known, fix.saves)
+            basis = "closed forms for this run's settings"
+        except SettingsError:  # a remedy that this run's settings rule out
+            pass
     return Fix(action=fix.action, saves_bytes=saves, cost=fix.cost, verify=fix.verify, undo=fix.undo, code=fix.code, basis=basis)
 
 

@@ -136,13 +136,18 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
     source = traceback.source if traceback else event.source
     if traceback and (frame := figures.place.operation_frame or figures.place.phase_frame):
         source = Source(traceback.source.path, traceback.source.line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())
-    figures.put(source, phase=phase, operation=figures.place.operation, exception=traceback.exception if traceback else None,
+    operation = figures.place.operation
+    shape = event.figures.get("tensor_shape") or []
+    if operation is None and len(shape) >= 3 and shape[-1] == shape[-2] >= 256:
+        # A square matrix for each head and sequence: no other common tensor of a model looks like this.
+        operation, phase = "attention-scores", "forward" if phase == "unknown" else phase
+    figures.put(source, phase=phase, operation=operation, exception=traceback.exception if traceback else None,
                 operation_code=figures.place.operation_frame.code if figures.place.operation_frame else None)  # fmt: skip
     before = [p for p in run.progress if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
               and (p.source.line or 0) <= (event.source.line or 0)]  # fmt: skip
     if before:
         last = max(before, key=lambda p: (p.source.line or 0, p.step))
-        figures.put(last.source, failed_step=last.step, first_steps=max(p.step for p in before) <= 1 and len({p.step for p in before}) <= 2)
+        figures.put(last.source, failed_step=last.step, first_steps=len({p.step for p in before}) <= 2 and (max(p.step for p in before) <= 1 or "resumed" in run.settings))
     elif run.settings.get("total_steps"):
         figures.put(event.source, first_steps=True)
 
@@ -164,15 +169,11 @@ def _rise(points: tuple[MemoryPoint, ...]) -> int:
     return max(0, points[-1].value_bytes - points[0].value_bytes)
 
 
-_BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2, "fp16": 2, "amp-bf16": 2, "amp-fp16": 2}
-
-
 def decode_request(request_bytes: int, settings: Mapping[str, Any]) -> tuple[str, str] | None:
     """(tensor, shape in words) where the failed request has the size of a tensor that the run's settings imply.
 
-    Tried: attention scores B x heads x S x S, logits B x S x V, a mask S x S; each at 1, 2 and 4 bytes, and one to three
-    sequences more or less are never tried, so that a match means something. Equal to half a per mille, or to the
-    allocator's rounding of 2 MiB.
+    Tried: attention scores B x heads x S x S and logits B x S x V, at 2 and 4 bytes. Only the stated batch and length are
+    tried, so that a match means something. Equal within 0.7 per mille (two printed decimals), or the allocator's 2 MiB.
     """
     batch, length, model = settings.get("micro_batch"), settings.get("seq_len"), settings.get("model") or {}
     heads, vocab = model.get("heads"), model.get("vocab")

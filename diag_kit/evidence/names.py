@@ -64,6 +64,8 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     elif name in ("init_from", "resume_from_checkpoint", "resume", "resume_from", "load_checkpoint"):
         if value and str(value).lower() not in ("false", "none", "null", "no", "scratch", "0"):
             yield "resumed", True
+    elif name == "device" and "offload" in full and str(value).lower() in ("cpu", "nvme"):
+        yield "offload", str(value).lower()
     elif name == "fsdp" and value and truth is not False:
         yield "strategy", "fsdp"
     elif name == "stage" and "zero" in full and str(value).isdigit():

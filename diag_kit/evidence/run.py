@@ -213,7 +213,8 @@ def _binary(head: bytes) -> bool:
     sample = head[:8192]
     wide = len(sample) > 3 and sample[1::2].count(0) > len(sample) * 0.4
     odd = sum(sample.count(bytes([code])) for code in (*range(0, 7), *range(14, 27), 28, 29, 30, 31))
-    return odd > len(sample) * 0.1 and not wide
+    broken = sample.decode("utf-8", "replace").count("\ufffd")
+    return (odd > len(sample) * 0.05 or broken > len(sample) * 0.15) and not wide
 
 
 def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], None] | None) -> tuple[list[Fact], FileCoverage]:
@@ -224,8 +225,8 @@ def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], N
         notes: list[str] = []
         series_windows: list[Window] = []
     else:
-        events = sorted({text.encode() for parser in parsers if not getattr(parser, "SERIES", False) for text in parser.LITERALS})
-        series = sorted({text.encode() for parser in parsers if getattr(parser, "SERIES", False) for text in parser.LITERALS} - set(events))
+        events = _cover(text.encode() for parser in parsers for text in parser.LITERALS if not hasattr(parser, "SERIES"))
+        series = _cover(text.encode() for parser in parsers for text in getattr(parser, "SERIES", ()))
         found = scan(stream, events, series, report)
         windows = list(_windows(shown, stream, found, events, rank))
         series_windows = list(_windows(shown, stream, found, series, rank, lines_only=True))
@@ -234,15 +235,23 @@ def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], N
     facts: list[Fact] = []
     for window in windows:
         for parser in parsers:
-            if series_windows and getattr(parser, "SERIES", False):
-                continue
-            facts += parser.parse(window)
+            parsed = parser.parse(window)
+            facts += (fact for fact in parsed if not isinstance(fact, MemoryPoint)) if series_windows else parsed
     for window in series_windows:
         for parser in parsers:
-            if getattr(parser, "SERIES", False):
-                facts += parser.parse(window)
+            if hasattr(parser, "SERIES"):
+                facts += (fact for fact in parser.parse(window) if isinstance(fact, MemoryPoint))
     facts.sort(key=lambda fact: fact.source.line or 0)
     return facts, FileCoverage(shown, size, size, "log", tuple(notes))
+
+
+def _cover(literals: Iterable[bytes]) -> list[bytes]:
+    """The literals without those that contain another: where a longer one stands, the shorter is found."""
+    kept: list[bytes] = []
+    for literal in sorted(set(literals), key=len):
+        if not any(shorter in literal for shorter in kept):
+            kept.append(literal)
+    return kept
 
 
 def _windows(

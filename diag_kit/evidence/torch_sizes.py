@@ -7,8 +7,9 @@ from typing import Any
 
 from ..units import SIZE, parse_size
 
+# Wrapping may eat a space or add one, so a space of a pattern stands for any blank or none.
 _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern.replace("SIZE", f"({SIZE})").replace(" ", r"\s+")))
+    (name, re.compile(pattern.replace("SIZE", f"({SIZE})").replace(" ", r"\s*")))
     for name, pattern in (
         ("tried_to_allocate_bytes", r"Tried to allocate SIZE"),
         ("total_bytes", r"total capac(?:i)?ty of SIZE"),

@@ -16,7 +16,7 @@ from ...units import MIB, parse_size
 from ..facts import MemoryPoint, Progress
 from ..text import Line, Window
 
-SERIES = True
+SERIES = ("mem", "Mem", "lloc", "MA ", "eserved")
 LITERALS = ("mem", "allocated", "Mem", "MA ", "it/s", "s/it", "step", "iter", "poch", " it ")
 
 _MEGATRON = re.compile(
