@@ -53,7 +53,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to know before the cause is called established.
+    """One thing to know before the cause is called established; it is confirmed where what it says is so.
 
     Attributes:
         kind: ``for`` or ``against`` (a line of the evidence), ``check`` (a step of the entry), ``missing`` (a fact to
@@ -224,11 +224,11 @@ def _item_from_json(saved: Mapping[str, Any], evidence: Mark | None) -> Item:
 
 def _items_of(finding: Finding, figures: Mapping[str, Any]) -> Iterator[Item]:
     """A finding's items: lines of the evidence, then, unless the evidence rules it out, what is left to do."""
-    for kind, state, statements in (("for", "confirmed", finding.for_), ("against", "refuted", finding.against)):
+    for kind, sign, statements in (("for", "", finding.for_), ("against", "Against it: ", finding.against)):
         for said in statements:
             item_id = f"{finding.cause}/{kind}/{_digest(said.text, said.source.line, said.source.text)}"
-            yield Item(item_id, kind, said.text, (finding.cause,), sources=(said.source,),
-                       evidence=Mark(item_id, state, EVIDENCE))  # fmt: skip
+            yield Item(item_id, kind, sign + said.text, (finding.cause,), sources=(said.source,),
+                       evidence=Mark(item_id, "confirmed", EVIDENCE))  # fmt: skip
     if finding.verdict == "ruled-out":
         return
     for entry in load_entries():

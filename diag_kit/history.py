@@ -134,7 +134,7 @@ class History:
             return json.loads(rows[0][0]) if rows else None
 
     def _version(self) -> int:
-        return self._db.execute("PRAGMA user_version").fetchone()[0]
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def _migrate(self) -> None:
         if self._version() < len(MIGRATIONS):

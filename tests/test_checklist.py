@@ -18,12 +18,15 @@ SERIES = Missing("memory-series", "memory after each micro-step", "print torch.c
 
 
 def check(id: str, **more):
-    return SimpleNamespace(**{"id": id, "causes": (), "action": f"do {id}", "expect": "seen", "cost": "minutes",
-                              "disturbs": False, "confirmed_by": None, "refuted_by": None, "because": "why"} | more)  # fmt: skip
+    """A check of an entry."""
+    parts = {"causes": (), "action": f"do {id}", "expect": "seen", "cost": "minutes", "disturbs": False,
+             "confirmed_by": None, "refuted_by": None, "because": "why"}  # fmt: skip
+    return SimpleNamespace(id=id, **parts | more)
 
 
 @pytest.fixture(autouse=True)
 def entries(monkeypatch):
+    """One entry with three checks."""
     checks = (
         check("quadratic", causes=("attention-quadratic",), confirmed_by={"length_exponent": {"ge": 1.8}},
               refuted_by={"length_exponent": {"le": 1.2}}),
@@ -35,34 +38,39 @@ def entries(monkeypatch):
 
 
 def finding(cause="attention-quadratic", verdict="likely", **more) -> Finding:
+    """A finding with one line for it and one fact missing."""
     parts = {"for_": (Statement("the request is heads × length²", LINE),), "missing": (SERIES,)} | more
     return Finding(cause, "activation-memory-spike", f"Title of {cause}", verdict, **parts)
 
 
 def diagnosis(*findings: Finding, missing=()) -> Diagnosis:
+    """A diagnosis of these findings."""
     return Diagnosis("gpu-oom", "it ran out", None, None, "", (), findings, tuple(missing), "", {}, content_key="k1")
 
 
 def listed(*findings: Finding, figures=None, missing=()) -> Checklist:
+    """The checklist of these findings."""
     return Checklist.from_diagnosis(diagnosis(*findings, missing=missing), figures or {})
 
 
 def ids(checklist: Checklist, kind: str) -> list[str]:
+    """Ids of the items of a kind."""
     return [item.id for item in checklist if item.kind == kind]
 
 
 def test_evidence_ticks_its_lines():
     """Each line for a finding is an item confirmed by the evidence, and shows path, line and words."""
     item = next(iter(listed(finding())))
-    assert item.evidence.state == "confirmed" and item.evidence.by == "evidence"
+    assert (item.evidence.state, item.evidence.by) == ("confirmed", "evidence")
     assert (str(item.sources[0]), item.sources[0].text) == ("rank3.log:10233", LINE.text)
 
 
-def test_a_line_against_is_refuted_by_the_evidence():
-    """What speaks against a finding stands on its list too."""
+def test_a_line_against_stands_on_the_list():
+    """What speaks against a finding is an item too, says so, and is true by the evidence."""
     checklist = listed(finding(against=(Statement("fused attention ran", LINE),)))
     [against] = ids(checklist, "against")
-    assert checklist.current(against).state == "refuted"
+    assert checklist[against].action == "Against it: fused attention ran"
+    assert checklist.current(against).state == "confirmed"
 
 
 def test_checks_of_the_entry_follow_the_cause():
@@ -188,5 +196,5 @@ def test_marks_of_vanished_items_are_kept():
 @pytest.mark.parametrize("damage", [{"schema": "other"}, {"groups": [{}]}, {"groups": None}])
 def test_a_damaged_document_is_one_clear_line(damage):
     """A document that isn't a checklist is refused in one line."""
-    with pytest.raises(StateError, match="^(?!.*\n)"):
+    with pytest.raises(StateError, match=r"^(?!.*\n)"):
         Checklist.from_json(listed(finding()).to_json() | damage)

@@ -41,7 +41,8 @@ def test_a_mark_replaces_only_its_authors(tmp_path):
 def test_what_if_and_diagnosis_come_back(tmp_path):
     """Explored settings and past diagnoses return as given, newest first."""
     history = History(tmp_path)
-    assert history.what_if("k") is None and history.diagnosis("k") is None
+    assert history.what_if("k") is None
+    assert history.diagnosis("k") is None
     history.save_what_if("k", {"micro_batch": 2})
     for key in ("k", "k2"):
         history.save_diagnosis(key, {"family": "gpu-oom", "summary": f"{key} ½"}, ("logs/",))
@@ -75,17 +76,20 @@ def test_the_folder_is_the_users(tmp_path, monkeypatch):
 
 
 def broken_file(folder):
+    """A file that is no database."""
     (folder / FILE_NAME).write_bytes(b"this is no database" * 100)
     return folder
 
 
 def newer_file(folder):
+    """A file of a newer version."""
     History(folder)
     sqlite3.connect(folder / FILE_NAME).execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     return folder
 
 
 def file_instead_of_folder(folder):
+    """A file where the folder should be."""
     (folder / "taken").write_text("")
     return folder / "taken"
 
@@ -96,7 +100,10 @@ def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path, prepare):
     folder = prepare(tmp_path)
     with pytest.raises(StateError) as caught:
         History(folder)
-    assert "\n" not in str(caught.value) and str(folder) in str(caught.value) and "DIAG_KIT_DATA" in str(caught.value)
+    said = str(caught.value)
+    assert str(folder) in said
+    assert "DIAG_KIT_DATA" in said
+    assert "\n" not in said
 
 
 def test_a_write_that_fails_later_is_one_clear_line(tmp_path):
@@ -104,7 +111,7 @@ def test_a_write_that_fails_later_is_one_clear_line(tmp_path):
     history = History(tmp_path)
     history.save_mark("k", MARK)
     history._db.execute("PRAGMA query_only = ON")
-    with pytest.raises(StateError, match="readonly.*DIAG_KIT_DATA"):
+    with pytest.raises(StateError, match=r"readonly.*DIAG_KIT_DATA"):
         history.save_mark("k", MARK | {"by": "Grace"})
     assert history.marks("k") == [MARK]
 

@@ -1,0 +1,90 @@
+"""A diagnosis in about a dozen lines, for a terminal over ssh: what stopped the run, why, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from ..findings import Diagnosis, Finding
+from .words import FAMILIES, arithmetic, clean, continued, coverage_text, place_text
+
+LABEL = 10
+SHOWN = 3
+NARROWEST = 36
+_COLOURS = {"bold": "1", "dim": "2", "confirmed": "1;31", "likely": "33", "possible": "36", "ruled-out": "2"}
+_KEPT_TOGETHER = re.compile(r"(?<=\d) (?=[KMGT]?i?B\b)|(?<=—) ")
+
+
+def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str:
+    """The diagnosis as text, no line wider than ``width`` unless a word is (a path or an option is never broken)."""
+    page = _Page(max(width, NARROWEST), color)
+    page.say(_plain(f"{FAMILIES[diagnosis.family].upper()}. {diagnosis.summary}"), style="bold")
+    page.lines.append("")
+    if failure := diagnosis.failure:
+        page.field("where", " — ".join(filter(None, (place_text(failure), str(failure.source)))))
+    page.field("sizes", arithmetic(diagnosis))
+    page.field("growth", diagnosis.growth)
+    if diagnosis.collateral:
+        page.field("others", f"{_waited(len(diagnosis.collateral))}: {diagnosis.collateral[0].what}")
+    standing = [finding for finding in diagnosis.findings if finding.verdict != "ruled-out"]
+    for number, finding in enumerate(standing[:SHOWN]):
+        page.finding(finding, whole=number == 0)
+    page.field("", _rest(len(standing) - SHOWN, len(diagnosis.findings) - len(standing)))
+    if diagnosis.missing:
+        page.field("missing", f"{diagnosis.missing[0].what.rstrip('.')}: {diagnosis.missing[0].how}")
+    page.field("next", diagnosis.next_action, style="bold")
+    page.command("restart", diagnosis.restart or "")
+    page.field("read", "; ".join([coverage_text(diagnosis.coverage), *(diagnosis.coverage.get("notes") or ())[:1]]))
+    return "\n".join(page.lines).strip("\n") + "\n"
+
+
+def _waited(count: int) -> str:
+    return "1 rank only reports it" if count == 1 else f"{count} ranks only report it"
+
+
+def _rest(weaker: int, ruled_out: int) -> str:
+    said = [f"{weaker} weaker" if weaker > 0 else "", f"{ruled_out} ruled out" if ruled_out else ""]
+    return f"and {', '.join(filter(None, said))}" if any(said) else ""
+
+
+def _plain(text: str, limit: int = 500) -> str:
+    return " ".join(clean(text, limit).split())
+
+
+class _Page:
+    """Lines with a column of labels on the left."""
+
+    def __init__(self, width: int, color: bool) -> None:
+        self.width, self.color = width, color
+        self.lines: list[str] = []
+
+    def say(self, text: str, label: str = "", *, style: str = "", label_style: str = "dim") -> None:
+        """A paragraph behind its label; the lines after the first stand under the text."""
+        whole = _KEPT_TOGETHER.sub("\xa0", text)
+        rows = textwrap.wrap(whole, self.width - len(label), break_long_words=False, break_on_hyphens=False)
+        for number, row in enumerate(rows):
+            head = " " * len(label) if number else self._painted(label, label_style)
+            self.lines.append(head + self._painted(row.replace("\xa0", " "), style))
+
+    def field(self, label: str, text: str, style: str = "") -> None:
+        """A labelled paragraph; nothing where there is no text."""
+        self.say(_plain(text), label.ljust(LABEL), style=style)
+
+    def finding(self, finding: Finding, *, whole: bool) -> None:
+        """Verdict and title, then the first line for and the first against; not ``whole``: only one of them."""
+        self.say(_plain(finding.title), finding.verdict.ljust(LABEL), style="bold", label_style=finding.verdict)
+        reasons = [("−", said) for said in finding.against[:1]]
+        if whole or not reasons:
+            reasons = [("+", said) for said in finding.for_[:1]] + reasons
+        for sign, said in reasons:
+            file_name = re.split(r"[/\\]", str(said.source))[-1]
+            self.say(_plain(f"{said.text} ({file_name})"), " " * LABEL + f"{sign} ")
+
+    def command(self, label: str, command: str) -> None:
+        """A shell command that can still be copied: broken only at spaces outside quotes, with a backslash."""
+        rows = continued(_plain(command, 4000), self.width - LABEL)
+        for number, row in enumerate(rows):
+            self.lines.append(self._painted(("" if number else label).ljust(LABEL), "dim") + row)
+
+    def _painted(self, text: str, style: str) -> str:
+        return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self.color and style else text

@@ -1,0 +1,143 @@
+"""The words that every form of the report uses for the contract's names, and log text made safe to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..findings import Diagnosis, Failure
+from ..units import format_bytes
+
+FAMILIES = {
+    "gpu-oom": "GPU out of memory",
+    "host-oom": "Host out of memory",
+    "shared-memory": "Shared memory exhausted",
+    "not-memory": "Not a memory failure",
+    "ok": "No failure found",
+    "undetermined": "Not settled by the evidence",
+}
+VERDICTS = {
+    "confirmed": "the evidence entails it and excludes its rivals",
+    "likely": "it explains the evidence best; a named check would confirm it",
+    "possible": "it agrees with the evidence no better than its rivals",
+    "ruled-out": "the evidence contradicts it",
+}
+STATES = {"todo": "to do", "confirmed": "confirmed", "refuted": "refuted", "not-applicable": "not applicable"}
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def clean(text: str, limit: int | None = None) -> str:
+    """Log text without what a screen would obey: colour, control characters, reordering of direction.
+
+    Control characters and those that reorder text are shown by their code, broken bytes by the replacement character.
+    A text longer than ``limit`` characters keeps both of its ends.
+
+    >>> clean("GPU \\x00 \\x1b[31mred\\x1b[0m \\u202ereversed")
+    'GPU ⟨U+0000⟩ red ⟨U+202E⟩reversed'
+    >>> clean("a" * 50 + "b" * 50, limit=40)
+    'aaaaaaaaaa … 80 characters … bbbbbbbbbb'
+    """
+    text = _UNSAFE.sub(_show, _ANSI.sub("", text))
+    if limit and len(text) > limit:
+        keep = max(limit - 20, 20) // 2
+        text = f"{text[:keep]} … {len(text) - 2 * keep} characters … {text[-keep:]}"
+    return text
+
+
+def _show(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"⟨U+{code:04X}⟩"
+
+
+def value_text(value: Any) -> str:
+    """A setting's value for a table."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "not stated"}[value]
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {value_text(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value))
+    return str(value)
+
+
+def figure_text(name: str, value: Any) -> str:
+    """A figure for a table: sizes in binary units."""
+    if isinstance(value, list | tuple):
+        return ", ".join(figure_text(name, one) for one in value) or "none"
+    return format_bytes(value) if name.endswith("_bytes") and value is not None else value_text(value)
+
+
+def place(failure: Failure) -> list[tuple[str, str]]:
+    """Where and when it failed, as far as the evidence states it: label and text."""
+    stated = (
+        ("rank", failure.rank),
+        ("device", f"cuda:{failure.device}" if isinstance(failure.device, int) else failure.device),
+        ("host", failure.host),
+        ("step", failure.step),
+        ("micro-step", failure.micro_step),
+        ("phase", "" if failure.phase == "unknown" else failure.phase),
+        ("operation", failure.operation),
+    )
+    return [(label, str(text)) for label, text in stated if text not in (None, "")]
+
+
+def place_text(failure: Failure) -> str:
+    """The same in one phrase: ``rank 3, cuda:3, on node7, step 812, forward: attention scores``."""
+    prefixes = {"rank": "rank ", "host": "on ", "step": "step ", "micro-step": "micro-step "}
+    return ", ".join(prefixes.get(label, "") + text for label, text in place(failure))
+
+
+def arithmetic(diagnosis: Diagnosis) -> str:
+    """What the message's own sizes say, in a sentence; empty where it states no request."""
+    figures = diagnosis.figures
+    asked, total, free, cached = (figures.get(f"{name}_bytes") for name in ("request", "total", "free", "cached"))
+    if asked is None:
+        return ""
+    text = f"asked {format_bytes(asked)}" + ("" if total is None else f" of {format_bytes(total)}")
+    if free is not None:
+        text += f"; free {format_bytes(free)}"
+    if free is not None and cached is not None:
+        text += f" + cached {format_bytes(cached)} = {format_bytes(free + cached)}"
+    judgement = _judgement(figures, asked, free, cached)
+    return f"{text}: {judgement}" if judgement else text
+
+
+def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached: int | None) -> str:
+    if figures.get("request_exceeds_capacity"):
+        return "more than the whole device"
+    if free is None:
+        return ""
+    if asked <= free:
+        return "free memory alone would have held it"
+    if cached is None or asked > free + cached:
+        return f"{format_bytes(asked - free - (cached or 0))} short"
+    return "enough, had it been in one piece"
+
+
+def coverage_text(coverage: Mapping[str, Any]) -> str:
+    """How much of the evidence was read, in one line."""
+    files, size, read = (coverage.get(name) for name in ("files", "bytes", "bytes_read"))
+    if files is None:
+        return "not stated"
+    amount = f"all {format_bytes(size)}" if size == read else f"{format_bytes(read)} of {format_bytes(size)}"
+    return f"{files} {'file' if files == 1 else 'files'}, {amount}"
+
+
+def continued(command: str, width: int) -> list[str]:
+    """A shell command over several lines that can still be pasted: broken only at spaces outside quotes.
+
+    >>> continued("python train.py --name 'a b c'", 22)
+    ['python train.py \\\\', "--name 'a b c'"]
+    """
+    rows: list[str] = []
+    for word in re.findall(r"(?:[^\s\"']|\"[^\"]*\"|'[^']*'|[\"'])+", command):
+        if rows and len(rows[-1]) + 1 + len(word) <= width - 2:
+            rows[-1] += f" {word}"
+        else:
+            rows.append(word)
+    return [f"{row} \\" for row in rows[:-1]] + rows[-1:]
