@@ -48,7 +48,7 @@ def figures_of(run: Run) -> Figures:
     kinds = {event.kind for event in run.events} | ({"nccl.mismatch"} if found.disagreement else set())
     where = Source(run.files[0].path) if run.files else None
     figures.put(where, events=frozenset(kinds), family=found.family, ranks_seen=len(found.ranks) or None,
-                ranks_failed_alike=found.alike, single_process=len(found.ranks) < 2,
+                ranks_failed_alike=found.alike if len(found.ranks) > 1 else None, single_process=_single_process(run, kinds, len(found.ranks)),
                 recovered=any(e.role != "advisory" for e in found.survived), advisory=any(e.role == "advisory" for e in found.survived))  # fmt: skip
     for event in run.events:  # the first event of a kind stands for "events has it"
         figures.sources.setdefault(f"events:{event.kind}", event.source)
@@ -66,6 +66,14 @@ def figures_of(run: Run) -> Figures:
         figures.put(snapshot.source, snapshot_largest_free_bytes=snapshot.largest_free_block_bytes,
                     snapshot_free_bytes=snapshot.reserved_bytes - snapshot.allocated_bytes)  # fmt: skip
     return figures
+
+
+def _single_process(run: Run, kinds: set[str], ranks: int) -> bool | None:
+    """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
+    world = run.settings.get("world_size")
+    if ranks > 1 or (world and world.value > 1) or any(kind.startswith(("nccl.", "launcher.")) for kind in kinds):
+        return False
+    return True if world and world.value == 1 else None
 
 
 def _of_event(figures: Figures, event: Event) -> None:
