@@ -1,8 +1,8 @@
 """The encyclopedia of failures: one Markdown file for each entry, knowledge as data.
 
-An entry is a YAML head between ``---`` lines, which the diagnosis reads, and a Markdown body under fixed headings, which
-people read. A section of the head is parsed when it is first asked for, so that a diagnosis loads only the signatures.
-To add an entry, add a file; ``records`` says what each section holds and ``conditions`` what a sign may ask.
+An entry is a YAML head between ``---`` lines, which the diagnosis reads, and a Markdown body under fixed headings,
+which people read. A section of the head is parsed when it is first asked for, so that a diagnosis loads only the
+signatures. To add an entry, add a file; ``records`` says what each section holds, ``conditions`` what a sign may ask.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def _one(kind: type[T]) -> Callable[[Any], T]:
 class Entry:
     """One failure. ``head`` holds each section's YAML text, ``body`` the Markdown below it."""
 
+    id: str
     path: str
     head: Mapping[str, str]
     body: str
 
-    id = _Section(_text)
     title = _Section(_text)
     status = _Section(r.word(*r.STATUSES))
     summary = _Section(_text)
@@ -100,7 +100,7 @@ class Entry:
             EntryError: the section breaks a rule; the text names file and section.
         """
         try:
-            return convert(yaml.load(self.head[name], _LOADER)[name])
+            return convert(yaml.load(self.head[name], _LOADER)[name])  # noqa: S506  the safe loader, in C where built
         except yaml.YAMLError as error:
             raise EntryError(f"{self.path}: {name} is not YAML: {' '.join(str(error).split())}") from None
         except (EntryError, TypeError) as error:
@@ -128,7 +128,7 @@ class Entry:
         document: dict[str, Any] = {
             "schema": "diag_kit.entry/1", "id": self.id, "title": self.title, "status": self.status,
             "summary": self.summary, "quick_answer": self.quick_answer, "mechanism": self.mechanism,
-            "causes": [{"cause": d.pop("id"), **d} for d in map(asdict, self.causes)],
+            "causes": [{"cause": cause["id"], **cause} for cause in map(asdict, self.causes)],
             "affected": list(self.affected), "prevention": list(self.prevention),
             "fingerprint": list(self.fingerprint), "perspectives": asdict(self.perspectives),
             "related": list(self.related), "reading": dict(self.reading),
@@ -143,13 +143,15 @@ class Entry:
         """
         for name in SECTIONS:
             getattr(self, name)
-        own = {cause.id for cause in self.causes}
-        signed = [signature.cause for signature in self.signatures]
-        if sorted(signed) != sorted(own):
-            raise EntryError(f"{self.path}: causes are {sorted(own)}, signatures are of {sorted(signed)}; one for each")
-        for item in (*self.needs, *self.checks, *self.fixes):
-            if strange := set(item.causes) - own:
-                raise EntryError(f"{self.path}: {item} names causes of another entry: {', '.join(sorted(strange))}")
+        own = sorted(cause.id for cause in self.causes)
+        signed = sorted(signature.cause for signature in self.signatures)
+        if signed != own:
+            raise EntryError(f"{self.path}: causes are {', '.join(own)}; signatures are of {', '.join(signed)}")
+        items: tuple[r.Need | r.Check | r.FailureFix, ...] = (*self.needs, *self.checks, *self.fixes)
+        for item in items:
+            if strange := sorted(set(item.causes) - set(own)):
+                name = item.kind if isinstance(item, r.Need) else item.id
+                raise EntryError(f"{self.path}: {name} names a cause that is not this entry's: {', '.join(strange)}")
         headings = _HEADING.findall(self.body)
         if headings[:1] != [HEADINGS[0]] or headings != [h for h in HEADINGS if h in headings]:
             raise EntryError(f"{self.path}: headings {headings} are not {', '.join(HEADINGS)} in this order")
@@ -169,10 +171,10 @@ def read_entry(path: Path) -> Entry:
     if keys != list(SECTIONS):
         wrong = [k for k in keys if k not in SECTIONS] or [k for k in SECTIONS if k not in keys] or ["the order"]
         raise EntryError(f"{path.name}: look at {', '.join(wrong)}; the head has, in order: {', '.join(SECTIONS)}")
-    entry = Entry(path.name, {key: f"{key}:{text}" for key, text in zip(keys, pieces[2::2], strict=True)}, parts[1])
-    if entry.id != path.stem:
-        raise EntryError(f"{path.name}: id is {entry.id!r}; name the file after it")
-    return entry
+    id = pieces[2].strip()  # plain text by rule, so that listing entries parses no YAML
+    if id != path.stem:
+        raise EntryError(f"{path.name}: id is {id!r}; name the file after it")
+    return Entry(id, path.name, {key: f"{key}:{text}" for key, text in zip(keys, pieces[2::2], strict=True)}, parts[1])
 
 
 def load_folder(folder: Path) -> tuple[Entry, ...]:

@@ -30,12 +30,12 @@ KNOWN_FIGURES = frozenset((
     "request_fits_free_and_cached", "request_exceeds_capacity", "request_impossible",
     "allocated_exceeds_capacity", "cap_reached", "device_full_of_this_process",
     # the place
-    "phase", "operation", "exception", "resumed", "failed_step", "first_steps", "single_process",
+    "phase", "operation", "operation_code", "exception", "resumed", "failed_step", "first_steps", "single_process",
     # the series
-    "growth", "growth_bytes", "growth_points", "length_exponent",
+    "growth", "growth_bytes", "growth_points", "length_exponent", "failing_length", "failing_length_ratio",
     # the rest
     "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
-    "size_matches", "recovered", "advisory",
+    "size_matches", "size_shape", "recovered", "advisory",
 ))  # fmt: skip
 """Names that a condition may use, besides ``setting.<name>`` for a setting of the run."""
 

@@ -36,7 +36,7 @@ CAUSES = (
 Cond = Mapping[str, Any]
 
 
-def _condition(value: Any) -> Cond | None:
+def _condition(value: Cond | None) -> Cond | None:
     conditions.check(value)
     return value
 
@@ -47,7 +47,7 @@ def word(*known: str) -> Callable[[Any], str]:
     def convert(value: Any) -> str:
         if value not in known:
             raise EntryError(f"{value!r} is not one of {', '.join(known)}")
-        return value
+        return str(value)
 
     return convert
 
@@ -56,7 +56,7 @@ def _causes(value: Any) -> tuple[str, ...]:
     return tuple(word(*CAUSES)(cause) for cause in value)
 
 
-def _code(value: Any) -> Mapping[str, str]:
+def _code(value: Mapping[str, str]) -> Mapping[str, str]:
     for framework in value:
         word(*FRAMEWORKS)(framework)
     return value

@@ -1,0 +1,195 @@
+"""The encyclopedia as a whole: every entry keeps the rules, and a bad one is refused in one clear line."""
+
+import ast
+import json
+import re
+import time
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from diag_kit import failures
+from diag_kit.errors import EntryError
+from diag_kit.failures import conditions
+from diag_kit.failures.records import CAUSES, FRAMEWORKS, Need, read
+
+ENTRIES = failures.load_entries()
+WHOLE = ("gradient-accumulation-memory-spike", "activation-memory-spike")
+FOLDER = Path(failures.__file__).parent
+each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+
+
+@each
+def test_every_section_reads(entry):
+    """All sections parse, causes and signatures agree, items name causes of their own entry, headings are in order."""
+    entry.validate()
+
+
+def test_each_cause_has_one_entry():
+    """Every cause of the contract is explained by exactly one entry."""
+    assert Counter(s.cause for e in ENTRIES for s in e.signatures) == Counter(CAUSES)
+
+
+@each
+def test_links_lead_somewhere(entry):
+    """Related entries and lookalikes exist and are not the entry itself; references are web addresses."""
+    ids = {one.id for one in ENTRIES} - {entry.id}
+    assert {*entry.related, *(look.entry for look in entry.lookalikes)} <= ids
+    assert entry.references
+    assert all(reference.url.startswith("https://") for reference in entry.references)
+
+
+def signs(entry):
+    return [sign for s in entry.signatures for sign in (*s.for_, *s.against)]
+
+
+@each
+def test_a_reason_states_only_what_its_condition_knows(entry):
+    """Every placeholder of a reason is a figure that the condition reads, so that it is known when the reason is shown."""
+    for sign in signs(entry):
+        names = set(re.findall(r"\{([^{}]+)\}", sign.because))
+        assert names <= conditions.figures_in(sign.when), sign
+        assert sign.when, f"a sign needs a condition: {sign}"
+
+
+@each
+def test_every_cause_can_be_found_and_asked_for(entry):
+    """A cause has a sign for it, and two facts at least that would settle it, each dropped once the evidence has it."""
+    for signature in entry.signatures:
+        assert signature.for_
+        asked = [n for n in entry.needs if not n.causes or signature.cause in n.causes]
+        assert sum(need.unless is not None for need in asked) >= 2, signature.cause
+
+
+@each
+def test_examples_stand_on_both_sides(entry):
+    """At least one text that must match and one that must not, for causes of this entry."""
+    own = {cause.id for cause in entry.causes}
+    assert entry.examples.match
+    assert entry.examples.no_match
+    assert {e.cause for e in (*entry.examples.match, *entry.examples.no_match)} <= own
+    assert all(example.verdict for example in entry.examples.match)
+
+
+@each
+def test_code_is_code(entry):
+    """Code for PyTorch and the Trainer compiles; JSON for DeepSpeed parses; a fix shows at least one framework."""
+    for fix in entry.fixes:
+        assert fix.code, fix.id
+        for framework, code in fix.code.items():
+            if framework in ("pytorch", "trainer"):
+                ast.parse(code)
+            elif framework == "deepspeed" and code.startswith("{"):
+                json.loads(code)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_whole_entries_promise_all(name):
+    """Code for every framework, a smoke test, a fix that saves nothing and says so, false claims with their measurement."""
+    entry = failures.entry(name)
+    assert {framework for fix in entry.fixes for framework in fix.code} == set(FRAMEWORKS)
+    assert any(fix.id == "smoke-test" and set(fix.code) == set(FRAMEWORKS) for fix in entry.fixes)
+    assert any(fix.saves is None and "saves no" in fix.cost for fix in entry.fixes)
+    false = [claim for claim in entry.claims if claim.truth == "false"]
+    assert len(false) >= 3
+    assert all(claim.measured for claim in entry.claims)
+    assert {check.id for check in entry.checks} >= {"one-variable", "toy", "fresh-node"}
+    assert len(entry.scale) == 4
+    document = entry.to_json()
+    assert set(document) >= {
+        "schema", "id", "title", "status", "summary", "quick_answer", "mechanism", "causes", "symptoms", "affected",
+        "checks", "fixes", "prevention", "fingerprint", "scale", "perspectives", "questions", "references", "related",
+    }  # fmt: skip
+    assert document["schema"] == "diag_kit.entry/1"
+    assert set(document["causes"][0]) >= {"cause", "claim", "truth", "condition", "experiment"}
+    assert set(document["perspectives"]) == {"executive", "engineer", "on_call"}
+    json.dumps(document)
+
+
+def test_list_document():
+    """The line of an entry in the list of all has the contract's five keys."""
+    for entry in ENTRIES:
+        assert list(entry.to_summary()) == ["id", "title", "status", "summary", "causes"]
+
+
+def test_loading_is_cheap():
+    """What a diagnosis needs of all entries loads within a fraction of a second of CPU, reading parts unparsed."""
+    begin = time.process_time()
+    entries = failures.load_folder(FOLDER)
+    assert time.process_time() - begin < 0.2
+    assert not any("questions" in vars(entry) or "fixes" in vars(entry) for entry in entries)
+
+
+def test_unknown_names_are_refused_with_what_there_is():
+    """A wrong entry id lists the known ones."""
+    with pytest.raises(EntryError, match="fragmentation"):
+        failures.entry("fragmentaton")
+    assert failures.entry_of("kv-cache").id == "inference-cache"
+    with pytest.raises(EntryError, match="no-such-cause"):
+        failures.entry_of("no-such-cause")
+
+
+# --- the test of the test: a bad entry is refused, in one line that names the fault ---------------------------------
+
+GOOD = (FOLDER / "shared-memory.md").read_text(encoding="utf-8")
+
+
+def refusal(tmp_path, old, new, name="shared-memory.md"):
+    """The error's text after one change to a good entry."""
+    assert GOOD.count(old) >= 1, old
+    (tmp_path / name).write_text(GOOD.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(EntryError) as refused:
+        for entry in failures.load_folder(tmp_path):
+            entry.validate()
+    text = str(refused.value)
+    assert "\n" not in text
+    assert text.startswith(name)
+    return text
+
+
+def test_the_good_entry_passes(tmp_path):
+    """The unchanged entry is accepted, so that each refusal below is due to its change."""
+    (tmp_path / "shared-memory.md").write_text(GOOD, encoding="utf-8")
+    (entry,) = failures.load_folder(tmp_path)
+    entry.validate()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("id: shared-memory\ntitle", "id: shm\ntitle", "shm"),
+        ("status: reviewed", "status: perfect", "perfect"),
+        ("quick_answer:", "quick_anwser:", "quick_anwser"),
+        ("prevention:\n- Check the size of /dev/shm at start-up.\n", "", "prevention"),
+        ("strength: weak", "strength: certain", "certain"),
+        ("kind: host-memory", "kind: host-ram", "host-ram"),
+        ("{events: {has: dataloader.bus-error}}", "{event: {has: dataloader.bus-error}}", "unknown figure 'event'"),
+        ("{events: {has: exit.sigbus}}", "{events: {contains: exit.sigbus}}", "contains"),
+        ("- cause: shared-memory\n  for", "- cause: shm\n  for", "shm"),
+        ("- cause: shared-memory\n  for", "- cause: host-oom\n  for", "host-oom"),
+        ('  truth: "true"', "  truth: true", "True"),
+        ("  undo: restart with the default\n", "", "undo"),
+        ("  cost: seconds\n  disturbs: false", "  cost: seconds\n  disturbs: maybe", "maybe"),
+        ("pytorch: |", "torch: |", "torch"),
+        ("## Mechanism", "## How it works", "Mechanism"),
+        ('    because: "the device ran out of memory"', "    because: [", "not YAML"),
+        ("---\nid", "id", "two '---' lines"),
+    ],
+)
+def test_a_bad_entry_is_refused(tmp_path, old, new, word):
+    """Each broken rule is named: order, missing or unknown key, vocabulary, figure, operator, type, heading."""
+    assert word in refusal(tmp_path, old, new)
+
+
+def test_two_entries_can_not_share_a_cause(tmp_path):
+    """The second entry that claims a cause is refused, and the first is named."""
+    (tmp_path / "host.md").write_text(GOOD.replace("id: shared-memory\ntitle", "id: host\ntitle", 1), encoding="utf-8")
+    assert "already belongs to host" in refusal(tmp_path, "Data workers", "Workers")
+
+
+def test_records_say_what_they_take():
+    """An unknown key of a record is answered with the keys there are."""
+    with pytest.raises(EntryError, match="known are " + ", ".join(f.name for f in fields(Need))):
+        read(Need, {"kind": "full-log", "what": "x", "how": "y", "who": "z"})
