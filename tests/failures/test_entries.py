@@ -14,6 +14,8 @@ from diag_kit import failures
 from diag_kit.errors import EntryError
 from diag_kit.failures import conditions
 from diag_kit.failures.records import CAUSES, FRAMEWORKS, Need, read
+from diag_kit.memory import plan
+from diag_kit.memory.settings import Settings
 
 ENTRIES = failures.load_entries()
 WHOLE = ("gradient-accumulation-memory-spike", "activation-memory-spike")
@@ -42,12 +44,13 @@ def test_links_lead_somewhere(entry):
 
 
 def signs(entry):
+    """All signs of an entry."""
     return [sign for s in entry.signatures for sign in (*s.for_, *s.against)]
 
 
 @each
 def test_a_reason_states_only_what_its_condition_knows(entry):
-    """Every placeholder of a reason is a figure that the condition reads, so that it is known when the reason is shown."""
+    """Every placeholder of a reason is a figure that its condition reads, so that it is known when it is shown."""
     for sign in signs(entry):
         names = set(re.findall(r"\{([^{}]+)\}", sign.because))
         assert names <= conditions.figures_in(sign.when), sign
@@ -85,9 +88,20 @@ def test_code_is_code(entry):
                 json.loads(code)
 
 
+@each
+def test_savings_are_settings(entry):
+    """What a fix saves is a change that the memory model can make."""
+    run = Settings.from_json({"model": {
+        "n_layers": 2, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn": 256, "gated_ffn": True, "vocab": 1000,
+        "tied_embeddings": False}, "micro_batch": 4})  # fmt: skip
+    for fix in entry.fixes:
+        if fix.saves:
+            plan.saves(run, fix.saves)
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_whole_entries_promise_all(name):
-    """Code for every framework, a smoke test, a fix that saves nothing and says so, false claims with their measurement."""
+    """Code for every framework, a smoke test, a fix that says it saves nothing, false claims with what was measured."""
     entry = failures.entry(name)
     assert {framework for fix in entry.fixes for framework in fix.code} == set(FRAMEWORKS)
     assert any(fix.id == "smoke-test" and set(fix.code) == set(FRAMEWORKS) for fix in entry.fixes)
@@ -141,8 +155,7 @@ def refusal(tmp_path, old, new, name="shared-memory.md"):
     assert GOOD.count(old) >= 1, old
     (tmp_path / name).write_text(GOOD.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(EntryError) as refused:
-        for entry in failures.load_folder(tmp_path):
-            entry.validate()
+        [entry.validate() for entry in failures.load_folder(tmp_path)]
     text = str(refused.value)
     assert "\n" not in text
     assert text.startswith(name)

@@ -10,10 +10,12 @@ NO_MATCH = [(e.id, x) for e in load_entries() for x in e.examples.no_match]
 
 
 def verdicts(text):
+    """Cause -> verdict of what the text is diagnosed as, best first."""
     return {finding.cause: finding.verdict for finding in diagnose(text=text).findings}
 
 
 def label(value):
+    """Names a case by entry and cause."""
     return value if isinstance(value, str) else value.cause
 
 
