@@ -19,7 +19,7 @@ KINDS = {"host": ("host name", "host names"), "user": ("account name", "account 
 
 # Secrets: by their own shape, or by the name that they are given.
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_KEY_LINE = re.compile(r"^\s*(?=.*[a-z])(?=.*[A-Z])(?=.*[/+])[A-Za-z0-9+/]{60,76}={0,2}\s*$", re.MULTILINE)
+_KEY_LINE = re.compile(r"^\s*(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z0-9+/]{60,76}={0,2}\s*$", re.MULTILINE)
 _TOKEN = re.compile(
     r"""\b(?: hf_[A-Za-z0-9]{16,} | sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,} | (?:AKIA|ASIA)[A-Z0-9]{16}
             | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,} | glpat-[A-Za-z0-9_-]{16,}
@@ -33,7 +33,7 @@ _SENSITIVE = (
     r"(?:hf|hub|auth|access|refresh|api|bot|github|gitlab|session)[_-]?token)"
 )
 _SECRETS = (
-    re.compile(r"(?i:wandb)(?!.*\bcommit\b)[^\n]{0,200}?(?<![0-9a-fA-F])([0-9a-f]{40})(?![0-9a-fA-F])"),
+    re.compile(r"(?i:wandb)(?:(?!commit)[^\n]){0,200}?(?<![0-9a-fA-F])([0-9a-f]{40})(?![0-9a-fA-F])"),
     re.compile(r"\b(?:Bearer|Basic)\s+([A-Za-z0-9._~+/=-]{8,})"),
     re.compile(r"(?i:\b[a-z][a-z0-9+.-]{1,20}://)([^\s/@:'\"]{0,100}:[^\s/@'\"]{1,200})@"),
     re.compile(r"[?&](?i:x-amz-[a-z-]+|sig|signature|token|key)=" + _VALUE),
@@ -91,7 +91,7 @@ _HOSTS = tuple(
     )
 )
 _NO_HOST = re.compile(
-    r"[A-Za-z]|localhost|none|null|unknown|self|any|auto|true|false|n/a|(?:rank|cuda|gpu|cpu|default)?\d*"
+    r"[A-Za-z]|localhost|none|null|unknown|self|any|auto|true|false|n/a|(?:rank|cuda|cpu|default)?\d*"
     r"|\d+\.\d+\.\d+\.\d+",
     re.IGNORECASE,
 )

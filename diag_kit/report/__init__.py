@@ -86,7 +86,7 @@ def render(
                     "versions": pages.made_with() if versions else {}}  # fmt: skip
     told = {
         "done": False,
-        "text": "Nothing was redacted: the report was asked for with names and addresses.",
+        "text": "Nothing was redacted: names and addresses were asked for.",
         "counts": {},
     }
     if redact:
