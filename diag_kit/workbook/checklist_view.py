@@ -1,0 +1,82 @@
+"""The checklist: what the evidence ticks, and what people confirm, refute or set aside, each under a name."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+import ipywidgets as w
+
+from ..checklist import EVIDENCE, Item
+from ..errors import StateError
+from ..report.words import STATES
+from .controls import Board
+from .state import WorkbookState
+
+
+class ChecklistView(w.VBox):
+    """A board over the state's checklist."""
+
+    def __init__(self, state: WorkbookState) -> None:
+        self.state = state
+        self._showing = False
+        self.board = Board(who=_login(), states=[list(pair) for pair in STATES.items()])
+        super().__init__([self.board])
+        self.add_class("dk")
+        self.board.observe(self._mark, "marks")
+        state.on("evidence", self._show_items)
+        state.on("checklist", self._show_marks)
+        self._show_items()
+
+    def _show_items(self) -> None:
+        checklist = self.state.checklist
+        groups = checklist.groups if checklist else ()
+        with self.board.hold_sync():
+            self._show_marks()
+            self.board.groups = [
+                {"title": group.title, "verdict": group.verdict, "items": [item_json(item) for item in group.items]} for group in groups
+            ]
+
+    def _show_marks(self) -> None:
+        checklist = self.state.checklist
+        self._showing = True
+        try:
+            items = list(checklist) if checklist else []
+            current = {item.id: checklist.current(item.id) for item in items}
+            self.board.marks = {key: {"state": mark.state, "note": mark.note, "by": mark.by} for key, mark in current.items()}
+            counts = checklist.progress() if checklist else {}
+            done = len(items) - counts.get("todo", 0)
+            self.board.status = f"{done} of {len(items)} settled, {counts.get('todo', 0)} to do" if items else "Nothing to check."
+        finally:
+            self._showing = False
+
+    def _mark(self, change: Any) -> None:
+        if self._showing:
+            return
+        changed = [key for key, mark in change.new.items() if mark != change.old.get(key)]
+        try:
+            for key in changed:
+                mark = change.new[key]
+                self.state.mark(key, mark["state"], self.board.who, mark.get("note", ""))
+        except StateError as error:
+            self._show_marks()
+            self.board.status = str(error)
+
+
+def item_json(item: Item) -> dict[str, Any]:
+    """An item as the board shows it."""
+    source = item.sources[0] if item.sources else None
+    said = item.evidence
+    return {
+        "id": item.id, "kind": item.kind, "action": item.action, "expect": item.expect, "how": item.how, "cost": item.cost,
+        "disturbs": item.disturbs, "evidence": said and {"state": said.state, "note": said.note},
+        "where": str(source) if source else "", "line": source.text if source else "",
+    }  # fmt: skip
+
+
+def _login() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+    return "" if name == EVIDENCE else name

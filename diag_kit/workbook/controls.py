@@ -1,0 +1,68 @@
+"""Small controls with a name, a unit and a place to say where their value comes from.
+
+Native inputs, so that a keyboard and a screen reader work: ipywidgets' sliders have no accessible name.
+"""
+
+from __future__ import annotations
+
+import anywidget
+import traitlets as t
+
+from .bundle import STATIC
+
+
+class Number(anywidget.AnyWidget):
+    """A slider paired with a number box. The slider walks ``stops``; the box takes any value between ``low`` and ``high``.
+
+    ``origin`` says where the value comes from ("train.log:12", "assumed"); ``assumed`` sets the tone.
+    """
+
+    _esm = STATIC / "number.js"
+
+    value = t.Float(0).tag(sync=True)
+    stops = t.List(t.Float()).tag(sync=True)
+    low = t.Float(1).tag(sync=True)
+    high = t.Float(1e9).tag(sync=True)
+    whole = t.Bool(True).tag(sync=True)
+    label = t.Unicode("").tag(sync=True)
+    unit = t.Unicode("").tag(sync=True)
+    origin = t.Unicode("").tag(sync=True)
+    assumed = t.Bool(True).tag(sync=True)
+
+
+class Choice(anywidget.AnyWidget):
+    """A named choice among ``options``, pairs of value and what is shown."""
+
+    _esm = STATIC / "choice.js"
+
+    value = t.Unicode("").tag(sync=True)
+    options = t.List().tag(sync=True)
+    label = t.Unicode("").tag(sync=True)
+    origin = t.Unicode("").tag(sync=True)
+    assumed = t.Bool(True).tag(sync=True)
+
+
+class Board(anywidget.AnyWidget):
+    """A checklist: ``groups`` of items as the evidence has them, ``marks`` as they stand.
+
+    groups: ``[{title, verdict, items: [{id, kind, action, expect, how, cost, disturbs, evidence, where, line}]}]``.
+    marks: ``{id: {state, note, by}}``. states: pairs of state and word. ``status`` is read aloud when it changes.
+    """
+
+    _esm = STATIC / "board.js"
+
+    groups = t.List().tag(sync=True)
+    marks = t.Dict().tag(sync=True)
+    states = t.List().tag(sync=True)
+    who = t.Unicode("").tag(sync=True)
+    status = t.Unicode("").tag(sync=True)
+
+
+class Download(anywidget.AnyWidget):
+    """A link that saves ``content`` under ``name`` wherever the browser runs."""
+
+    _esm = STATIC / "download.js"
+
+    name = t.Unicode("").tag(sync=True)
+    mime = t.Unicode("").tag(sync=True)
+    content = t.Bytes(b"").tag(sync=True)

@@ -1,0 +1,69 @@
+"""The diagnosis as a page: what failed first, the message's arithmetic, findings line by line, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ipywidgets as w
+
+from ..findings import Diagnosis
+from ..report import words
+from ..units import format_bytes
+from .html import render
+from .state import WorkbookState
+
+
+class Part(NamedTuple):
+    """A share of the device's memory as the message has it. ``basis``: stated, or how it was worked out."""
+
+    kind: str
+    name: str
+    size: str
+    share: float
+    basis: str
+
+
+PARTS = (
+    ("allocated", "Allocated by this process's tensors", "allocated_bytes", "stated"),
+    ("cached", "Reserved by PyTorch, not allocated", "cached_bytes", "reserved − allocated"),
+    ("unaccounted", "Not PyTorch's: contexts, libraries, other processes", "unaccounted_bytes", "total − free − reserved"),
+    ("free", "Free on the device", "free_bytes", "stated"),
+)  # fmt: skip
+
+
+def parts_of(figures: Mapping[str, Any]) -> list[Part]:
+    """How the message divides the device; empty where it states no capacity."""
+    total = figures.get("total_bytes")
+    if not total:
+        return []
+    return [
+        Part(kind, name, format_bytes(size), max(size, 0) / total, basis)
+        for kind, name, key, basis in PARTS
+        if (size := figures.get(key)) is not None
+    ]
+
+
+class DiagnosisView(w.VBox):
+    """Shows the state's diagnosis."""
+
+    def __init__(self, state: WorkbookState) -> None:
+        self.state = state
+        self.page = w.HTML()
+        super().__init__([self.page])
+        self.add_class("dk")
+        state.on("evidence", self._show)
+        self._show()
+
+    def _show(self) -> None:
+        diagnosis = self.state.diagnosis
+        self.page.value = page(diagnosis) if diagnosis else "<p class='dk-status'>Open evidence above.</p>"
+
+
+def page(diagnosis: Diagnosis) -> str:
+    """The diagnosis as HTML; all that came from a log is escaped."""
+    return render(
+        "diagnosis.html", d=diagnosis, families=words.FAMILIES, verdicts=words.VERDICTS,
+        parts=parts_of(diagnosis.figures) if diagnosis.failure else [], arithmetic=words.arithmetic(diagnosis),
+        place=words.place(diagnosis.failure) if diagnosis.failure else [],
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Choose evidence: a bundled sample, a path on this machine, pasted text, or a small upload."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as w
+
+from ..errors import DiagKitError
+from ..units import format_bytes
+from . import places
+from .state import WorkbookState
+
+UPLOAD_BYTES = 9 * 1024**2  # a server with Jupyter's own limit drops a 10 MiB message without a word
+
+
+class EvidenceView(w.VBox):
+    """Four ways in, one line that says what came of it."""
+
+    def __init__(self, state: WorkbookState) -> None:
+        self.state = state
+        samples = [(f"{sample.title}: {sample.teaser}", str(sample.path)) for sample in places.samples()]
+        self.sample = w.Dropdown(options=[("Choose one …", ""), *samples])
+        self.path = w.Text(placeholder="train.log, or the folder that the run left", continuous_update=False)
+        self.open_path = w.Button(description="Open", tooltip="Read this file or folder")
+        self.text = w.Textarea(placeholder="Paste the log, from the first sign of trouble to its end", rows=8)
+        self.open_text = w.Button(description="Read pasted text")
+        self.upload = w.FileUpload(description="Upload a log, up to 9 MB", multiple=True, layout=w.Layout(width="auto"))
+        self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(display="none", width="100%"))
+        self.status = w.HTML()
+        more = w.Accordion([w.VBox([self.text, w.HBox([self.open_text, self.upload]).add_class("dk-line")]).add_class("dk-stack")],
+                           titles=("Paste text, or upload a small file",))  # fmt: skip
+        ways = w.GridBox(
+            [_field("A bundled sample", self.sample), _field("A file or folder on this machine", w.HBox([self.path, self.open_path]).add_class("dk-line"))]
+        ).add_class("dk-evidence")
+        super().__init__([ways, more, self.progress, self.status])
+        self.add_class("dk").add_class("dk-stack")
+
+        self.sample.observe(lambda change: change.new and self._open(change.new), "value")
+        self.open_path.on_click(lambda _: self._open_path())
+        self.path.on_submit(lambda _: self._open_path()) if hasattr(self.path, "on_submit") else None
+        self.open_text.on_click(lambda _: self._open_text())
+        self.upload.observe(lambda _: self._open_upload(), "value")
+        state.on("evidence", self._show)
+        state.on("notice", self._show)
+        self._show()
+
+    def _open_path(self) -> None:
+        if path := self.path.value.strip():
+            self._open(path)
+        else:
+            self.say("type the path of a log, or of the folder that the run left", error=True)
+
+    def _open_text(self) -> None:
+        self._open(text=self.text.value, label="pasted text")
+
+    def _open_upload(self) -> None:
+        files = self.upload.value
+        if not files:
+            return
+        size = sum(file["size"] for file in files)
+        if size > UPLOAD_BYTES:
+            self.say(f"{format_bytes(size)} is too much to upload; give its path instead", error=True)
+            return
+        text = "\n".join(bytes(file["content"]).decode("utf-8", "replace") for file in files)
+        self._open(text=text, label=", ".join(file["name"] for file in files))
+
+    def _open(self, *paths: str, **given: Any) -> None:
+        self.progress.value, self.progress.layout.display = 0, ""
+        try:
+            self.state.open(*paths, on_progress=self._progress, **given)
+        except DiagKitError as error:
+            self.say(str(error), error=True)
+        finally:
+            self.progress.layout.display = "none"
+
+    def _progress(self, name: str, done: int, total: int) -> None:
+        self.progress.value = done / total if total else 1
+        self.say(f"Reading {name}: {format_bytes(done)} of {format_bytes(total)}")
+
+    def _show(self) -> None:
+        if self.state.diagnosis is None:
+            self.say("Nothing is open yet.")
+            return
+        read = self.state.diagnosis.coverage
+        notes = [*read.get("notes", ()), *([self.state.notice] if self.state.notice else [])]
+        part = "all of it" if read["bytes_read"] >= read["bytes"] else f"{format_bytes(read['bytes_read'])} of it"
+        files = "one file" if read["files"] == 1 else f"{read['files']} files"
+        self.say(f"Open: {self.state.label} · {files}, {format_bytes(read['bytes'])}, {part} read", notes=notes)
+
+    def say(self, line: str, *, error: bool = False, notes: Any = ()) -> None:
+        """Show one line, read aloud; errors at once."""
+        kind, role = (" dk-error", "alert") if error else ("", "status")
+        more = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        self.status.value = (
+            f"<div class='dk-status{kind}' role='{role}'>{html.escape(line)}</div>"
+            + (f"<details class='dk-small'><summary>{len(notes)} note{'s' * (len(notes) > 1)} on what was read</summary><ul>{more}</ul></details>" if more else "")
+        )  # fmt: skip
+
+
+def _field(title: str, control: w.Widget) -> w.VBox:
+    return w.VBox([w.HTML(f"<span>{html.escape(title)}</span>"), control]).add_class("dk-field")

@@ -1,0 +1,283 @@
+"""Figures as plain plotly specs, each with the sentence that says the same in words. No arithmetic beyond axis units.
+
+Colours are Okabe and Ito's set (https://jfly.uni-koeln.de/color/), told apart with any common colour vision, those of lines
+and text shifted so that they read on light and on dark; wide areas carry their names in the drawing. A spec sets no colour of text, grid or paper: those are the
+theme's, and a report's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..units import format_bytes, gib
+
+if TYPE_CHECKING:
+    from ..evidence.facts import MemoryPoint
+    from ..memory.formulas import Estimate
+
+Spec = dict[str, Any]
+
+CATEGORIES = {
+    "parameters": ("#0072B2", "#fff"), "buffers": ("#8c8c8c", "#000"), "optimizer_state": ("#56B4E9", "#000"),
+    "gradients": ("#009E73", "#fff"), "communication": ("#882255", "#fff"), "activations": ("#E69F00", "#000"),
+    "attention_scores": ("#D55E00", "#fff"), "retained_graphs": ("#F0E442", "#000"), "logits": ("#CC79A7", "#000"),
+    "temporaries": ("#bdbdbd", "#000"),
+}  # fmt: skip
+"""Category of the memory model -> colour of its area and ink on it, in the order they are stacked."""
+
+RISING, FLAT, LIMIT = "#C95700", "#1F7BBF", "#DB4325"
+DOT = {"size": 9, "color": "#fff", "line": {"width": 2.5, "color": "#222"}}
+"""The point of the current settings: seen on light and on dark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot: its title, its spec (plotly ``data`` and ``layout``), and the same in words."""
+
+    title: str
+    spec: Spec
+    text: str
+
+
+def _words(category: str) -> str:
+    return category.replace("_", " ")
+
+
+def _layout(x_title: str, top_bytes: float, *, legend: bool) -> Spec:
+    title = {"font": {"size": 12.5}, "standoff": 8}
+    axis = {"fixedrange": True, "automargin": True}
+    return {
+        "margin": {"l": 48, "r": 12, "t": 34 if legend else 12, "b": 40}, "hovermode": "x unified", "showlegend": legend,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal", "font": {"size": 12},
+                   "itemclick": False, "itemdoubleclick": False},
+        "xaxis": {**axis, "title": {**title, "text": x_title}, "showgrid": False, "zeroline": False},
+        "yaxis": {**axis, "title": {**title, "text": "GiB"}, "range": [0, gib(top_bytes)], "nticks": 6},
+        "shapes": [], "annotations": [],
+    }  # fmt: skip
+
+
+def _note(x: Any, y_bytes: float, text: str, **more: Any) -> Spec:
+    return {"x": x, "y": gib(y_bytes), "text": text, "showarrow": False, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the device has, and how much of it tensors may take: the rest is context, workspaces and fragmentation."""
+
+    capacity_bytes: int | None = None
+    tensors_bytes: int | None = None
+
+
+def _draw_room(layout: Spec, room: Room) -> None:
+    if room.capacity_bytes is None:
+        return
+    top, usable = gib(room.capacity_bytes), gib(room.tensors_bytes or room.capacity_bytes)
+    across = {"xref": "paper", "x0": 0, "x1": 1, "layer": "above"}
+    layout["shapes"] += [
+        {"type": "rect", **across, "y0": usable, "y1": top, "fillcolor": LIMIT, "opacity": 0.18, "line": {"width": 0}},
+        {"type": "line", **across, "y0": top, "y1": top, "line": {"color": LIMIT, "width": 2}},
+    ]
+    layout["annotations"].append(
+        _note(0, room.capacity_bytes, f"capacity {format_bytes(room.capacity_bytes)}", xref="paper",
+              xanchor="left", yanchor="bottom", font={"color": LIMIT, "size": 12})
+    )  # fmt: skip
+
+
+def _top(*sizes: int | None) -> float:
+    return 1.18 * max((s for s in sizes if s), default=1)
+
+
+def step_figure(estimate: Estimate, room: Room) -> Figure:
+    """Memory over one optimizer step, stacked by category, with its peak and the capacity."""
+    moments, peak = estimate.timeline, estimate.timeline.index(estimate.peak)
+    highest = estimate.peak_allocated_bytes
+    top = _top(highest, room.capacity_bytes)
+    xs = list(range(len(moments)))
+    data, labels, base = [], [], [0] * len(moments)
+    for category, (colour, ink) in CATEGORIES.items():
+        sizes = [m.by_category.get(category, 0) for m in moments]
+        if not any(sizes):
+            continue
+        data.append({"type": "scatter", "mode": "lines", "name": _words(category), "stackgroup": "memory", "x": xs,
+                     "y": [round(gib(s), 3) for s in sizes], "fillcolor": colour,
+                     "line": {"width": 0.75, "color": "#fff"}, "hovertemplate": "%{y:.2f} GiB"})  # fmt: skip
+        middle = len(xs) / 2
+        widest = max(xs, key=lambda x: (sizes[x], -abs(x - middle)))
+        if sizes[widest] > 0.055 * top:
+            labels.append(_note(widest, base[widest] + sizes[widest] / 2, _words(category), font={"color": ink, "size": 11.5}))
+        base = [b + s for b, s in zip(base, sizes, strict=True)]
+    layout = _layout("one optimizer step, from left to right", top, legend=True)
+    ticks, edges = _groups(moments)
+    layout["xaxis"] |= {"tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0, "range": [-0.1, len(xs) - 0.9]}
+    layout["shapes"] = [{"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
+                         "line": {"color": "#888", "width": 1, "dash": "dot"}} for x in edges]  # fmt: skip
+    layout["annotations"] = labels
+    _draw_room(layout, room)
+    data.append({"type": "scatter", "mode": "lines", "x": xs, "y": [round(gib(m.total_bytes), 3) for m in moments],
+                 "name": "in all", "showlegend": False, "text": [m.label for m in moments], "hovertemplate": "<b>%{y:.2f} GiB</b>: %{text}",
+                 "line": {"width": 0}})  # fmt: skip
+    data.append({"type": "scatter", "mode": "markers", "x": [peak], "y": [gib(highest)], "hoverinfo": "skip", "showlegend": False,
+                 "marker": DOT})  # fmt: skip
+    side = "right" if peak > len(moments) / 2 else "left"
+    layout["annotations"].append(
+        _note(peak, highest, f"<b>peak {format_bytes(highest)}</b>", xanchor=side, yanchor="bottom", yshift=8)
+    )
+    largest = sorted(estimate.components_at_peak.items(), key=lambda item: -item[1])[:3]
+    at = estimate.peak
+    text = (
+        f"The step peaks at {format_bytes(highest)}: {at.label}" + (f", micro-step {at.micro_step}" if at.micro_step else "")
+        + f". Most of it is {', '.join(f'{_words(n)} {format_bytes(b)}' for n, b in largest if b)}."
+        + (" The band under the capacity is what the context, workspaces and fragmentation take." if room.tensors_bytes else "")
+    )  # fmt: skip
+    return Figure("Memory over one optimizer step", {"data": data, "layout": layout}, text)
+
+
+def _groups(moments: Sequence[Any]) -> tuple[dict[str, float], list[float]]:
+    """Names of micro-steps (and the optimizer) at the middle of their moments, and the edges between them."""
+    spans: dict[str, list[int]] = {}
+    for x, moment in enumerate(moments):
+        spans.setdefault(f"micro-step {moment.micro_step}" if moment.micro_step else "optimizer", []).append(x)
+    ticks = {name: (xs[0] + xs[-1]) / 2 for name, xs in spans.items()}
+    return ticks, [xs[0] - 0.5 for xs in list(spans.values())[1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Peaks in bytes over an axis. ``fits_to``: the largest value that fits, where one does."""
+
+    name: str
+    peaks: Sequence[int]
+    colour: str
+    fits_to: int | None
+
+def _draw_curves(xs: Sequence[int], curves: Sequence[Curve]) -> list[Spec]:
+    """Traces of the curves, and a cross where each stops fitting; its name says that too."""
+    data = []
+    for curve in curves:
+        ends = curve.fits_to is not None and xs[0] <= curve.fits_to < xs[-1]
+        name = f"{curve.name}: fits to {curve.fits_to:,}" if ends else curve.name
+        data.append({"type": "scatter", "mode": "lines", "name": name, "x": list(xs),
+                     "y": [round(gib(p), 3) for p in curve.peaks], "line": {"color": curve.colour, "width": 2.5},
+                     "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
+        if ends:
+            size = next(peak for x, peak in zip(xs, curve.peaks, strict=True) if x >= curve.fits_to)
+            data.append({"type": "scatter", "mode": "markers", "x": [curve.fits_to], "y": [gib(size)], "showlegend": False,
+                         "hoverinfo": "skip", "marker": {"symbol": "x", "size": 9, "color": curve.colour}})  # fmt: skip
+    return data
+
+
+def _draw_here(layout: Spec, at: int, size: int, name: str, *, left: bool) -> Spec:
+    layout["annotations"].append(
+        {"x": at, "y": gib(size), "text": f"<b>{name}: {format_bytes(size)}</b>", "showarrow": True, "arrowhead": 0,
+         "arrowwidth": 1, "arrowcolor": "#888", "standoff": 6, "ax": 0, "ay": -36, "xanchor": "right" if left else "left"}
+    )  # fmt: skip
+    return {"type": "scatter", "mode": "markers", "x": [at], "y": [gib(size)], "hoverinfo": "skip", "showlegend": False,
+            "marker": DOT}  # fmt: skip
+
+
+def _curves_top(curves: Sequence[Curve], now: int, room: Room) -> float:
+    """The axis ends a little above the capacity or the point of interest: a steep curve may leave the plot."""
+    ends = [curve.peaks[-1] for curve in curves]
+    return min(_top(*ends, room.capacity_bytes, now), 2.2 * max(room.capacity_bytes or max(ends), now))
+
+
+def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room) -> Figure:
+    """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak."""
+    at, now = here
+    top = _curves_top((eager, fused), now, room)
+    layout = _layout("sequence length in tokens", top, legend=True)
+    data = _draw_curves(lengths, (eager, fused))
+    data.append(_draw_here(layout, at, now, f"{at:,} tokens", left=at > lengths[-1] / 2))
+    _draw_room(layout, room)
+    text = f"At {at:,} tokens the peak is {format_bytes(now)}."
+    for curve in (eager, fused):
+        kernel = f"{curve.name.split(',')[0].capitalize()} attention"
+        if room.tensors_bytes is None:
+            text += f" {kernel} needs {format_bytes(curve.peaks[-1])} at {lengths[-1]:,} tokens."
+        else:
+            text += f" {kernel} {f'fits up to {curve.fits_to:,} tokens' if curve.fits_to else 'fits at no length'}."
+    return Figure("Peak against sequence length", {"data": data, "layout": layout}, text)
+
+
+def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room: Room) -> Figure:
+    """Highest memory in each micro-step of a window: graphs kept to its end beside a backward each micro-step."""
+    at, now = here
+    top = _curves_top((deferred, each), now, room)
+    steps = range(1, len(each.peaks) + 1)
+    layout = _layout("micro-step of the accumulation window", top, legend=True)
+    layout["xaxis"]["range"] = [0.5, steps[-1] + 0.5]
+    data = _draw_curves(steps, (deferred, each))
+    data.append(_draw_here(layout, at, now, f"micro-step {at}", left=at > steps[-1] / 2))
+    _draw_room(layout, room)
+    grows = deferred.peaks[-1] - deferred.peaks[-2]
+    text = (
+        f"In micro-step {at} memory reaches {format_bytes(now)}. With graphs kept, each micro-step adds "
+        f"{format_bytes(grows)}; with a backward in each, the line is flat from the second on."
+    )
+    if deferred.fits_to is not None and deferred.fits_to < steps[-1]:
+        text += f" Kept graphs fit for {deferred.fits_to} micro-steps."
+    return Figure("Memory against micro-step", {"data": data, "layout": layout}, text)
+
+
+def last_fit(peaks: Sequence[int], room: Room) -> int | None:
+    """How many of the first peaks fit; None without a capacity."""
+    if room.tensors_bytes is None:
+        return None
+    return next((i for i, peak in enumerate(peaks) if peak > room.tensors_bytes), len(peaks))
+
+
+LINES = (FLAT, RISING, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#8c8c8c")
+
+
+def measured_figure(points: Sequence[MemoryPoint], room: Room, growth: str = "") -> Figure | None:
+    """Memory as the evidence measured it, one line for each rank and metric; None where there is no series."""
+    lines: dict[tuple[int | None, str], list[MemoryPoint]] = {}
+    for point in points:
+        if not point.metric.startswith("host"):
+            lines.setdefault((point.rank, point.metric), []).append(point)
+    series = {key: line for key, line in lines.items() if len(line) > 2}
+    if not series:
+        return None
+    highest = {key: max(line, key=lambda p: p.value_bytes) for key, line in series.items()}
+    shown = sorted(series, key=lambda key: -highest[key].value_bytes)[: len(LINES)]
+    x_title, places = _places({key: series[key] for key in shown})
+    data = [
+        {"type": "scatter", "mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 4},
+         "name": (f"rank {key[0]} " if key[0] is not None else "") + _words(key[1]), "x": places[key],
+         "y": [round(gib(p.value_bytes), 3) for p in series[key]], "text": [_moment(p) for p in series[key]],
+         "hovertemplate": "%{y:.2f} GiB, %{text}"}
+        for colour, key in zip(LINES, shown, strict=False)
+    ]  # fmt: skip
+    top = highest[shown[0]]
+    layout = _layout(x_title, _top(top.value_bytes, room.capacity_bytes), legend=True) | {"hovermode": "closest"}
+    for trace in data:
+        trace["showlegend"] = True
+    _draw_room(layout, room)
+    text = f"Highest: {format_bytes(top.value_bytes)}, {_moment(top)} ({top.source})."
+    if len(series) > len(shown):
+        text += f" The {len(shown)} highest of {len(series)} series are drawn."
+    return Figure("Memory as measured", {"data": data, "layout": layout}, f"{text} {growth[:1].upper()}{growth[1:]}".strip())
+
+
+def _places(series: Mapping[Any, Sequence[MemoryPoint]]) -> tuple[str, dict[Any, list[float]]]:
+    """Where on the axis each reading stands: its step, with micro-steps as its parts; the order where steps are not logged."""
+    readings = [point for line in series.values() for point in line]
+    if any(point.step is None for point in readings):
+        return "reading, in the order logged", {key: list(range(1, len(line) + 1)) for key, line in series.items()}
+    window: dict[int | None, int] = {}
+    for point in readings:
+        window[point.step] = max(window.get(point.step, 0), point.micro_step or 0)
+
+    def place(point: MemoryPoint) -> float:
+        last = window[point.step]
+        part = 1.0 if point.micro_step is None else (point.micro_step - 1) / max(last, 1)
+        return round((point.step or 0) + (part if last else 0), 4)
+
+    return "step", {key: [place(point) for point in line] for key, line in series.items()}
+
+
+def _moment(point: MemoryPoint) -> str:
+    named = (("step", point.step), ("micro-step", point.micro_step))
+    return ", ".join(f"{name} {value}" for name, value in named if value is not None) or "step not stated"

@@ -1,0 +1,61 @@
+"""The workbook: five views over one state, shown one by one in a notebook's cells or together as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ipywidgets as w
+
+from ..errors import DiagKitError
+from .checklist_view import ChecklistView
+from .diagnosis_view import DiagnosisView
+from .evidence_view import EvidenceView
+from .plot_view import kit
+from .report_view import ReportView
+from .state import WorkbookState
+from .what_if_view import WhatIfView
+
+
+class Workbook(w.VBox):
+    """``evidence``, ``diagnosis``, ``what_if``, ``checklist`` and ``report`` over ``state``; itself all of them."""
+
+    def __init__(self, state: WorkbookState) -> None:
+        self.state = state
+        kit()
+        self.evidence = EvidenceView(state)
+        self.diagnosis = DiagnosisView(state)
+        self.what_if = WhatIfView(state)
+        self.checklist = ChecklistView(state)
+        self.report = ReportView(state, self.what_if.drawn)
+        titled = (("Evidence", self.evidence), ("Diagnosis", self.diagnosis), ("What if", self.what_if),
+                  ("Checklist", self.checklist), ("Report", self.report))  # fmt: skip
+        super().__init__([part for title, view in titled for part in (w.HTML(f"<h2>{title}</h2>"), view)])
+        self.add_class("dk")
+
+
+def workbook(run: str | Path | None = None) -> Workbook:
+    """A workbook on ``run`` (a file or folder), or with nothing open.
+
+    A run that can't be read is said in one line in the evidence view; the rest of the page works.
+    """
+    return _open((str(run),) if run is not None else ())
+
+
+def open_workbook() -> Workbook:
+    """The workbook on the run that the launcher was given, or on a bundled sample."""
+    state = WorkbookState()
+    return _open(state.start_on(), state)
+
+
+def _open(paths: tuple[str, ...], state: WorkbookState | None = None) -> Workbook:
+    state = state or WorkbookState()
+    problem = ""
+    try:
+        if paths:
+            state.open(*paths)
+    except DiagKitError as error:
+        problem = str(error)
+    book = Workbook(state)
+    if problem:
+        book.evidence.say(problem, error=True)
+    return book

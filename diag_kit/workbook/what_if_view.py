@@ -1,0 +1,236 @@
+"""What if: the run's settings as controls, and what its memory would be, in plots, words and numbers.
+
+A move costs one estimate and three specs; remedies, which need an estimate each, follow once the controls rest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import ipywidgets as w
+
+from ..errors import DiagKitError
+from ..memory.formulas import device_limit, estimate, micro_step_curve, peak_bytes, quadratics
+from ..memory.plan import remedies
+from ..memory.settings import Settings
+from ..units import GIB, format_bytes, gib
+from . import figures
+from .controls import Choice, Number
+from .html import render
+from .plot_view import PlotView
+from .rest import AtRest
+from .state import MODELS, WorkbookState
+
+LENGTHS = [256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072]
+COUNTS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+CARDS = [8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 141, 180, 192, 256, 288]
+OWN = "own"
+LONGEST = 1 << 24
+"""Sequence lengths are searched up to here for the one that still fits."""
+
+NUMBERS = {"seq_len": ("Sequence length", "tokens", LENGTHS), "micro_batch": ("Micro-batch", "sequences", COUNTS),
+           "grad_accum": ("Accumulation", "micro-steps", COUNTS)}  # fmt: skip
+CHOICES = {
+    "attention": ("Attention kernel", [["eager", "eager: scores in memory"], ["sdpa", "sdpa: what torch picks"],
+                                       ["flash", "flash: fused"], ["efficient", "memory-efficient: fused"]]),
+    "checkpointing": ("Checkpointing", [["none", "none"], ["selective", "selective"], ["full", "full"]]),
+    "backward": ("Backward", [["each-micro-batch", "after each micro-batch"], ["deferred", "deferred to the window's end"]]),
+    "precision": ("Precision", [["fp32", "fp32"], ["bf16", "bf16"], ["fp16", "fp16"], ["amp-bf16", "bf16 autocast, fp32 weights"],
+                                ["amp-fp16", "fp16 autocast, fp32 weights"]]),
+    "optimizer": ("Optimizer", [["adamw", "AdamW"], ["adamw-fused", "AdamW, fused"], ["adamw-loop", "AdamW, loop"],
+                                ["adamw-foreach", "AdamW, foreach"], ["adamw-8bit", "AdamW, 8-bit"], ["adafactor", "Adafactor"],
+                                ["sgd", "SGD"], ["none", "none"]]),
+}  # fmt: skip
+SHAPE = {"n_layers": "Layers", "hidden": "Hidden size", "heads": "Heads", "kv_heads": "Key/value heads",
+         "ffn": "Feed-forward size", "vocab": "Vocabulary"}  # fmt: skip
+
+
+class WhatIfView(w.VBox):
+    """Controls beside plots. ``controls`` holds each by the name of its setting."""
+
+    def __init__(self, state: WorkbookState) -> None:
+        self.state = state
+        self._showing = False
+        self._tables = AtRest(self._show_tables)
+        self._drawn: dict[str, figures.Figure] = {}
+        numbers = {name: Number(label=label, unit=unit) for name, (label, unit, _) in NUMBERS.items()}
+        choices = {name: Choice(label=label, options=options) for name, (label, options) in CHOICES.items()}
+        capacity = Number(label="GPU capacity", unit="GiB", stops=CARDS, whole=False, low=1, high=2048)
+        self.shape = {name: Number(label=label, high=1e7) for name, label in SHAPE.items()}
+        self.model = Choice(label="Model", options=[[OWN, "its own numbers, below"], *([name, name] for name in MODELS)])
+        self.controls = {**numbers, **choices, "capacity_bytes": capacity}
+        for name, control in {**numbers, **choices}.items():
+            control.observe(lambda change, name=name: self._change(**{name: _plain(change.new)}), "value")
+        capacity.observe(lambda change: self._change(capacity_bytes=round(change.new * GIB)), "value")
+        self.model.observe(lambda change: change.new != OWN and self._change(model=dict(MODELS[change.new])), "value")
+        for name, control in self.shape.items():
+            control.observe(lambda change, name=name: self._change(model={**self._shape(), name: int(change.new)}), "value")
+
+        self.verdict, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML()
+        self.plots = {name: PlotView(height=height) for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))}
+        self.words = {name: w.HTML() for name in self.plots}
+        self.reset = w.Button(description="Back to the run as logged", tooltip="Set every control to what the evidence states")
+        self.keep = w.Button(description="Keep for the report", tooltip="Add these settings and their peak to the report")
+        self.kept = w.HTML()
+        self.reset.on_click(lambda _: state.reset())
+        self.keep.on_click(lambda _: state.explore(self._note()))
+        self.measured = self._figure("measured", "Memory as measured")
+        shape = w.Accordion([w.VBox([self.model, *self.shape.values()]).add_class("dk-stack")], titles=("Model",))
+        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.kept]).add_class("dk-controls").add_class("dk-card")
+        drawn = w.VBox([
+            self.verdict,
+            self._figure("step", "Memory over one optimizer step"),
+            w.GridBox([self._figure("length", "Peak against sequence length"),
+                       self._figure("micro_step", "Memory against micro-step")]).add_class("dk-pair"),
+            self.measured, self.remedies, self.numbers,
+        ]).add_class("dk-plots")  # fmt: skip
+        super().__init__([w.GridBox([controls, drawn]).add_class("dk-what-if")])
+        self.add_class("dk")
+        state.on("what_if", self._show)
+        state.on("evidence", self._show_measured)
+        state.on("explored", self._show_kept)
+        self._show_measured()
+        self._show()
+
+    def _figure(self, name: str, title: str) -> w.VBox:
+        return w.VBox([w.HTML(f"<h3>{title}</h3>"), self.plots[name], self.words[name]]).add_class("dk-figure")
+
+    def _shape(self) -> dict[str, Any]:
+        model = self.state.settings.model
+        return {name: getattr(model, name) for name in (*SHAPE, "gated_ffn", "tied_embeddings")}
+
+    def _change(self, **changes: Any) -> None:
+        if self._showing:
+            return
+        try:
+            self.state.change(**changes)
+        except DiagKitError as error:
+            self.verdict.value = render("line.html", line=str(error))
+            self._show_controls()
+
+    def _show(self) -> None:
+        """Controls, plots and the verdict from the state's settings; tables follow once the controls rest."""
+        settings = self.state.settings
+        now, room = estimate(settings), room_of(settings)
+        here = now.peak_allocated_bytes
+        self._show_controls()
+        self._draw("step", figures.step_figure(now, room))
+        lengths = _axis(settings.seq_len)
+        eager, fused = (
+            _length_curve(name, settings.with_(attention=kernel, seq_len=1), colour, lengths, room)
+            for name, colour, kernel in (
+                ("eager, quadratic", figures.RISING, "eager"),
+                ("fused, linear", figures.FLAT, "flash"),
+            )
+        )
+        self._draw("length", figures.length_figure(lengths, eager, fused, (settings.seq_len, here), room))
+        window = max(8, 1 << (settings.grad_accum - 1).bit_length())
+        alike = settings.with_(grad_accum=1, backward="each-micro-batch")
+        deferred, each = (
+            figures.Curve(name, peaks, colour, figures.last_fit(peaks, room))
+            for name, colour, peaks in (
+                ("graphs kept", figures.RISING, _micro_steps(alike, window, "deferred")),
+                ("backward each micro-step", figures.FLAT, _micro_steps(alike, window, "each-micro-batch")),
+            )
+        )
+        mine = deferred if settings.backward == "deferred" else each
+        at = settings.grad_accum
+        self._draw("micro_step", figures.micro_step_figure(deferred, each, (at, mine.peaks[at - 1]), room))
+        change = here - _peak(self.state.logged)
+        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
+        self._tables()
+
+    def _show_tables(self) -> None:
+        settings = self.state.settings
+        self.numbers.value = render("numbers.html", now=estimate(settings))
+        self.remedies.value = render("remedies.html", remedies=remedies(settings))
+
+    def drawn(self) -> list[figures.Figure]:
+        """The plots as they stand, for a report."""
+        return list(self._drawn.values())
+
+    def _draw(self, name: str, figure: figures.Figure) -> None:
+        self._drawn[name] = figure
+        self.plots[name].draw(figure.spec, f"{figure.title}. {figure.text}")
+        self.words[name].value = render("words.html", text=figure.text)
+
+    def _show_controls(self) -> None:
+        settings, origins = self.state.settings, self.state.origins
+        self._showing = True
+        try:
+            for name, control in self.controls.items():
+                value = getattr(settings, name)
+                logged = value == getattr(self.state.logged, name)
+                control.assumed = not (logged and name in origins)
+                control.origin = origins.get(name, "assumed") if logged else "changed"
+                if name in NUMBERS:
+                    control.stops = sorted({*NUMBERS[name][2], getattr(self.state.logged, name)})
+                    control.value = value
+                elif name == "capacity_bytes":
+                    control.value = round(gib(value), 2) if value else control.value or 80
+                else:
+                    control.value = value
+            for name, control in self.shape.items():
+                control.value = getattr(settings.model, name)
+            shape = self._shape()
+            self.model.value = next((name for name, known in MODELS.items() if known == shape), OWN)
+            self.model.origin = origins.get("model", "assumed") if settings.model == self.state.logged.model else "changed"
+            self.model.assumed = "model" not in origins
+        finally:
+            self._showing = False
+
+    def _show_measured(self) -> None:
+        diagnosis = self.state.diagnosis
+        figure = figures.measured_figure(diagnosis.points, figures.Room(self.state.logged.capacity_bytes), diagnosis.growth) if diagnosis else None
+        self.measured.layout.display = "" if figure else "none"
+        self._drawn.pop("measured", None)
+        if figure:
+            self._draw("measured", figure)
+        self._show_kept()
+
+    def _show_kept(self) -> None:
+        n = len(self.state.explored)
+        self.kept.value = f"<p class='dk-status' role='status'>{n} kept for the report</p>" if n else ""
+
+    def _note(self) -> dict[str, Any]:
+        settings, now = self.state.settings, estimate(self.state.settings)
+        changed = {name: getattr(settings, name) for name in self.controls if getattr(settings, name) != getattr(self.state.logged, name)}
+        return {"settings": settings.to_json(), "changed": changed, "peak_allocated_bytes": now.peak_allocated_bytes,
+                "headroom_bytes": now.headroom_bytes, "fits": now.fits}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) else value
+
+
+def room_of(settings: Settings) -> figures.Room:
+    """The device's room by the memory model's own rule of what fits."""
+    limit = device_limit(settings)
+    return figures.Room(settings.capacity_bytes, round(limit) if limit < float("inf") else None)
+
+
+_peak = lru_cache(8)(peak_bytes)
+_moments = lru_cache(64)(quadratics)
+_micro_steps = lru_cache(64)(micro_step_curve)
+
+
+def _length_curve(name: str, settings: Settings, colour: str, lengths: Sequence[int], room: figures.Room) -> figures.Curve:
+    """Peak over length; its polynomials don't depend on the length that is set, so a length slider reuses them."""
+    moments = _moments(settings, "seq_len")
+
+    def peak(n: int) -> float:
+        return max(a + n * (b + n * c) for a, b, c in moments)
+
+    fits_to = None
+    if room.tensors_bytes is not None:
+        fits_to = bisect_right(range(1, LONGEST), room.tensors_bytes, key=peak) or None
+    return figures.Curve(name, [round(peak(n)) for n in lengths], colour, fits_to)
+
+
+def _axis(here: int) -> list[int]:
+    """Lengths to twice the current one, rounded up to a power of two: the axis seldom jumps under a moving slider."""
+    step = max(4096, 1 << (2 * here - 1).bit_length()) // 64
+    return [max(1, step * i) for i in range(65)]
