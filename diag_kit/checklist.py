@@ -88,6 +88,16 @@ class Group:
     items: tuple[Item, ...]
 
 
+def heading(finding: Finding) -> str:
+    """A finding's name for people: its cause in words, then its entry, since several causes share an entry.
+
+    >>> heading(Finding("graph-retention", "gradient-accumulation-memory-spike", "Accumulation spike", "likely"))
+    'Graph retention (Accumulation spike)'
+    """
+    words = finding.cause.replace("-", " ").capitalize()
+    return finding.title if finding.cause == "undetermined" else f"{words} ({finding.title})"
+
+
 class Checklist:
     """Groups of items, and the marks that people set on them.
 
@@ -114,7 +124,7 @@ class Checklist:
         """The list for this diagnosis. ``figures`` decide the checks' conditions; the diagnosis' own by default."""
         figures = diagnosis.figures if figures is None else figures
         groups = [
-            Group(finding.cause, finding.title, finding.verdict, tuple(_items_of(finding, figures)))
+            Group(finding.cause, heading(finding), finding.verdict, tuple(_items_of(finding, figures)))
             for finding in diagnosis.findings
         ]
         if diagnosis.missing:

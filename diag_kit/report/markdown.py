@@ -87,7 +87,7 @@ def _failed(page: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["## What failed first", "", *(f"- {label}: **{escape(text)}**" for label, text in failed["place"]), ""]
     if page["initiating"]:
-        lines += [f"Named first because {escape(page['initiating'])}.", ""]
+        lines += [escape(page["initiating"]), ""]
     lines += [f"{code(failed['evidence']['where'])}:", "", *fence([failed["evidence"]["text"]])]
     if page["arithmetic"]:
         lines += [f"The message's own arithmetic: {escape(page['arithmetic'])}.", ""]
@@ -123,13 +123,15 @@ def _findings(page: Mapping[str, Any]) -> list[str]:
             lines += ["**Missing**", "", *_asked(finding["missing"]), ""]
         if finding["fixes"]:
             lines += ["**Fixes**", "", *_fixes(finding["fixes"])]
+            lines += [f"Savings are predicted by {escape(finding['basis'])}.", ""] if finding["basis"] else []
     return lines
 
 
 def _statement(said: Mapping[str, Any]) -> list[str]:
     evidence = said["evidence"]
-    lines = [f"- {escape(said['text'])}", f"  {code(evidence['where'])} {code(evidence['text'])}".rstrip()]
-    if evidence["context"]:
+    shown = "" if said["again"] else f" {code(evidence['text'])}"
+    lines = [f"- {escape(said['text'])}", f"  {code(evidence['where'])}{shown}".rstrip()]
+    if evidence["context"] and not said["again"]:
         near = fence(f"{'>' if one['here'] else ' '} {one['text']}" for one in evidence["context"])
         lines += ["", *(f"  {line}".rstrip() for line in near)]
     return lines
@@ -138,12 +140,11 @@ def _statement(said: Mapping[str, Any]) -> list[str]:
 def _fixes(fixes: Iterable[Mapping[str, Any]]) -> list[str]:
     rows, codes = [], []
     for fix in fixes:
-        basis = f" ({escape(fix['basis'])})" if fix["basis"] else ""
         action, cost, undo = (escape(fix[name]) for name in ("action", "cost", "undo"))
-        rows.append((action, fix["saves"] + basis, cost, _cell_code(fix["verify"]), undo))
+        rows.append((action, fix["saves"], cost, _cell_code(fix["verify"]), undo))
         for framework, text in fix["code"]:
             codes += [f"{action}, {escape(framework)}:", "", *fence([text])]
-    return table(["action", "predicted saving at the peak", "cost", "verify by", "undo"], rows) + codes
+    return table(["action", "saves at the peak", "cost", "verify by", "undo"], rows) + codes
 
 
 def _what_if(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]]) -> list[str]:

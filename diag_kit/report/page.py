@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ..checklist import EVIDENCE, Checklist, Item
+from ..checklist import EVIDENCE, Checklist, Item, heading
 from ..evidence.facts import Source
 from ..failures import load_entries
 from ..findings import Diagnosis, Finding, Fix, Statement
@@ -63,7 +63,7 @@ def build(
         "arithmetic": arithmetic(diagnosis),
         "bar": _bar(diagnosis.figures),
         "growth": clean(diagnosis.growth),
-        "initiating": clean(diagnosis.initiating_reason),
+        "initiating": _initiating(diagnosis),
         "collateral": [{"rank": value_text(one.rank), "what": clean(one.what, LINE_LIMIT),
                         "evidence": _evidence(one.source)} for one in diagnosis.collateral],
         "findings": [_finding(one) for one in diagnosis.findings if one.verdict != "ruled-out"],
@@ -97,6 +97,13 @@ def _time(stamp: float | None) -> list[tuple[str, str]]:
     return [] if stamp is None else [("time", datetime.fromtimestamp(stamp, UTC).strftime("%Y-%m-%d %H:%M:%S"))]
 
 
+def _initiating(diagnosis: Diagnosis) -> str:
+    reason = clean(diagnosis.initiating_reason).rstrip(".")
+    if diagnosis.initiating_rank is None:
+        return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
+    return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
+
+
 def _figure_name(name: str) -> str:
     return clean(name.removesuffix("_bytes").replace("_", " "), CONTEXT_LIMIT)
 
@@ -117,24 +124,31 @@ def _evidence(source: Source) -> dict[str, Any]:
             "context": context if len(context) > 1 else []}  # fmt: skip
 
 
-def _statement(said: Statement) -> dict[str, Any]:
-    return {"text": clean(said.text, LINE_LIMIT), "evidence": _evidence(said.source)}
+def _statements(said: Iterable[Statement]) -> list[dict[str, Any]]:
+    """Statements with their lines; a line that stands just above is not shown again (``again``)."""
+    shown, above = [], None
+    for one in said:
+        shown.append({"text": clean(one.text, LINE_LIMIT), "evidence": _evidence(one.source),
+                      "again": one.source == above})  # fmt: skip
+        above = one.source
+    return shown
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
-        "cause": finding.cause, "title": clean(finding.title), "verdict": finding.verdict,
+        "cause": finding.cause, "title": clean(heading(finding)), "verdict": finding.verdict,
         "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim),
-        "for": [_statement(said) for said in finding.for_], "against": [_statement(said) for said in finding.against],
+        "for": _statements(finding.for_), "against": _statements(finding.against),
         "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing],
         "fixes": [_fix(fix) for fix in finding.fixes],
+        "basis": "; ".join(dict.fromkeys(clean(fix.basis) for fix in finding.fixes if fix.basis)),
     }  # fmt: skip
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
     saves = "not predicted" if fix.saves_bytes is None else format_bytes(fix.saves_bytes)
     return {"action": clean(fix.action), "saves": saves, "cost": clean(fix.cost), "verify": clean(fix.verify),
-            "undo": clean(fix.undo), "basis": clean(fix.basis),
+            "undo": clean(fix.undo),
             "code": [(FRAMEWORKS.get(name, clean(name)), clean(code)) for name, code in fix.code.items()]}  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 
+from ..checklist import heading
 from ..findings import Diagnosis, Finding
-from .words import FAMILIES, arithmetic, clean, continued, coverage_text, place_text
+from .words import FAMILIES, arithmetic, clean, continued, coverage_text, is_command, place_text
 
 LABEL = 10
 SHOWN = 3
@@ -31,7 +32,9 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
         page.finding(finding, whole=number == 0)
     page.field("", _rest(len(standing) - SHOWN, len(diagnosis.findings) - len(standing)))
     if diagnosis.missing:
-        page.field("missing", f"{diagnosis.missing[0].what.rstrip('.')}: {diagnosis.missing[0].how}")
+        what, how = diagnosis.missing[0].what.rstrip("."), diagnosis.missing[0].how
+        page.field("missing", what if is_command(how) else f"{what}: {how}")
+        page.command("", how if is_command(how) else "")
     page.field("next", diagnosis.next_action, style="bold")
     page.command("restart", diagnosis.restart or "")
     page.field("read", "; ".join([coverage_text(diagnosis.coverage), *(diagnosis.coverage.get("notes") or ())[:1]]))
@@ -72,7 +75,7 @@ class _Page:
 
     def finding(self, finding: Finding, *, whole: bool) -> None:
         """Verdict and title, then the first line for and the first against; not ``whole``: only one of them."""
-        self.say(_plain(finding.title), finding.verdict.ljust(LABEL), style="bold", label_style=finding.verdict)
+        self.say(_plain(heading(finding)), finding.verdict.ljust(LABEL), style="bold", label_style=finding.verdict)
         reasons = [("−", said) for said in finding.against[:1]]
         if whole or not reasons:
             reasons = [("+", said) for said in finding.for_[:1]] + reasons

@@ -116,7 +116,7 @@ def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached:
         return "free memory alone would have held it"
     if cached is None or asked > free + cached:
         return f"{format_bytes(asked - free - (cached or 0))} short"
-    return "enough, had it been in one piece"
+    return "together enough, but not in one piece"
 
 
 def coverage_text(coverage: Mapping[str, Any]) -> str:
@@ -126,6 +126,15 @@ def coverage_text(coverage: Mapping[str, Any]) -> str:
         return "not stated"
     amount = f"all {format_bytes(size)}" if size == read else f"{format_bytes(read)} of {format_bytes(size)}"
     return f"{files} {'file' if files == 1 else 'files'}, {amount}"
+
+
+def is_command(text: str) -> bool:
+    """Whether a step is a shell line, to be kept whole, rather than a sentence.
+
+    >>> [is_command(text) for text in ("grep -n 'x' train.py", "print the shape, then rerun", "dmesg | tail")]
+    [True, False, True]
+    """
+    return bool(re.match(r"[a-z][\w./-]*\s", text) and re.search(r"\s(?:--?\w|[|>])", text) and ": " not in text)
 
 
 def continued(command: str, width: int) -> list[str]:

@@ -37,7 +37,7 @@ HOSTILE = (
 def spike() -> Diagnosis:
     """An activation spike on one of eight ranks; the others waited for it."""
     quadratic = Finding(
-        "attention-quadratic", "activation-memory-spike", "Attention scores grow with the square of the length",
+        "attention-quadratic", "activation-memory-spike", "Activation memory spike",
         "likely",
         claim="Eager attention holds heads × length² scores for a sequence, and softmax makes a second copy in fp32.",
         for_=(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from diag_kit.evidence.facts import Source
-from diag_kit.findings import Finding, Statement
+from diag_kit.findings import Finding, Missing, Statement
 from diag_kit.report.terminal import render
 
 
@@ -28,10 +28,10 @@ sizes     asked 6.48 GiB of 79.15 GiB; free 2.10 GiB + cached 1.92 GiB =
           4.02 GiB: 2.46 GiB short
 growth    no growth over 811 steps (peak 71.2 to 71.9 GiB)
 others    2 ranks only report it: collective timed out waiting for rank 3
-likely    Attention scores grow with the square of the length
+likely    Attention quadratic (Activation memory spike)
           + The request of 6.48 GiB was made by the softmax over attention
             scores. (rank3.log:10231)
-possible  Logits and cross-entropy
+possible  Logits loss peak (Logits and cross-entropy)
           − The failing frame is softmax over scores, not the loss.
             (rank3.log:10231)
           and 1 ruled out
@@ -58,6 +58,14 @@ def test_the_restart_line_can_be_pasted(diagnosis):
     text = render(diagnosis, width=44)
     block = text[text.index("restart") + len("restart") : text.index("read  ")]
     assert shlex.split(block.replace("\\\n", " ")) == shlex.split(diagnosis.restart)
+
+
+def test_a_command_that_gets_the_missing_fact_can_be_pasted(diagnosis):
+    """A command is broken like the restart line, a sentence like text."""
+    command = "grep -nE 'backward\\(|retain_graph|append\\(|no_sync' train.py train_utils.py"
+    text = render(replace(diagnosis, missing=(Missing("training-code", "What the step keeps", command),)), width=60)
+    block = text[text.index("What the step keeps") + len("What the step keeps") : text.index("next  ")]
+    assert shlex.split(block.replace("\\\n", " ")) == shlex.split(command)
 
 
 def test_colour_only_when_asked(diagnosis):
@@ -92,7 +100,7 @@ def test_nothing_wrong_is_short(diagnosis):
         ({"request_bytes": 2**30}, "asked 1.00 GiB\n"),
         ({"request_bytes": 2**30, "free_bytes": 2**29}, "free 512 MiB: 512 MiB short"),
         ({"request_bytes": 2**30, "free_bytes": 2**31}, "free memory alone would have held it"),
-        ({"request_bytes": 2**30, "free_bytes": 2**29, "cached_bytes": 2**30}, "enough, had it been in one piece"),
+        ({"request_bytes": 2**30, "free_bytes": 2**29, "cached_bytes": 2**30}, "together enough, but not in one piece"),
         ({"request_bytes": 2**40, "free_bytes": 0, "request_exceeds_capacity": True}, "more than the whole device"),
     ],
 )
