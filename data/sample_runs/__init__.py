@@ -1,0 +1,1 @@
+"""The sample runs, each a function that returns the files of its folder."""
