@@ -26,8 +26,6 @@ from .failures import Entry, load_entries
 from .failures.conditions import figures_in, holds
 from .failures.records import FailureFix, Sign, Signature
 from .findings import Collateral, Diagnosis, Failure, Finding, Fix, Missing, Statement, cause_fits
-from .memory import plan
-from .memory import settings as memory_settings
 from .units import format_bytes
 
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
@@ -56,7 +54,9 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
     origin = figures.origin
     assert origin is not None
     settings = {name: (setting.value, setting.source) for name, setting in run.settings.items()}
-    known, _ = memory_settings.from_run({name: value for name, (value, _) in settings.items()})
+    if origin.event and "capacity_bytes" not in settings and (total := origin.event.figures.get("total_bytes")):
+        settings["capacity_bytes"] = (total, origin.event.source)
+    known = _memory_settings({name: value for name, (value, _) in settings.items()})
     _decode(figures, {name: value for name, (value, _) in settings.items()})
     family = origin.family
     if family == "undetermined" and origin.event is None and not origin.victims and figures.values.get("growth") in ("plateau", "none"):
@@ -73,6 +73,15 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         settings=settings, points=tuple(run.points), restart=again, growth=figures.growth.text if figures.growth else "",
         content_key=run.content_key, figures=dict(figures.values),
     )  # fmt: skip
+
+
+def _memory_settings(settings: Mapping[str, Any]) -> Any:
+    """Settings of the memory model, or None; the model is loaded only where the evidence states an architecture."""
+    if "model" not in settings:
+        return None
+    from .memory.settings import from_run
+
+    return from_run(settings)[0]
 
 
 def _decode(figures: Figures, settings: Mapping[str, Any]) -> None:
@@ -202,6 +211,8 @@ def words(name: str, value: Any) -> str:
 def _fix(fix: FailureFix, known: Any) -> Fix:
     saves, basis = None, ""
     if fix.saves and known is not None:
+        from .memory import plan
+
         try:
             saves = plan.saves(known, fix.saves)
             basis = "closed forms for this run's settings"
@@ -336,7 +347,7 @@ def _next_action(family: str, findings: Sequence[Finding], missing: Sequence[Mis
         return "Nothing to mend. Keep this run as the healthy one to compare a failed run with."
     if best and best.verdict in ("confirmed", "likely") and best.fixes:
         fix = best.fixes[0]
-        first = f"{fix.action.rstrip('.')}." + (f" Verify: {fix.verify}" if fix.verify else "")
+        first = _sentence(fix.action) + (f" Verify: {_sentence(fix.verify)}" if fix.verify else "")
         return first if best.verdict == "confirmed" or not missing else f"{first} To be sure first: {_sentence(missing[0].what)}"
     if missing:
         return f"Get the fact that would settle it: {_sentence(missing[0].what)} How: {missing[0].how}"

@@ -7,7 +7,6 @@ from typing import Any
 
 from .evidence.names import canonical
 from .evidence.run import Run
-from .memory.formulas import estimate
 from .units import format_bytes
 
 _FLAG = re.compile(r"(?P<lead>(?:--|(?<=\s))(?P<key>[A-Za-z][\w.-]*))(?P<gap>=|\s+)(?P<quote>[\"']?)(?P<value>\d+)(?P=quote)(?=\s|$)")
@@ -40,6 +39,8 @@ def line(run: Run, known: Any) -> str | None:
             return None
     if known is None:
         return flags
+    from .memory.formulas import estimate
+
     before, after = estimate(known), estimate(known.with_(micro_batch=batch // 2, grad_accum=accumulation * 2))
     return f"{flags}   # predicted peak {format_bytes(after.peak_allocated_bytes)}, was {format_bytes(before.peak_allocated_bytes)}"
 

@@ -20,14 +20,16 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "attention": ("attn_implementation", "_attn_implementation", "attention", "attention_implementation"),
     "dropout": ("dropout", "hidden_dropout", "attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"),
     "world_size": ("world_size", "num_processes", "nproc_per_node", "num_gpus", "dist_world_size"),
-    "workers": ("workers_per_gpu", "num_workers", "dataloader_num_workers"),
+    "num_workers": ("workers_per_gpu", "num_workers", "dataloader_num_workers"),
     "learning_rate": ("learning_rate", "lr"),
     "gradient_dtype": ("gradient_accumulation_dtype", "grad_accum_dtype", "reduce_dtype"),
     "eval_accumulation_steps": ("eval_accumulation_steps",),
+    "eval_batch": ("per_device_eval_batch_size", "eval_batch_size"),
+    "alloc_conf": ("pytorch_cuda_alloc_conf", "pytorch_alloc_conf"),
     "backward": ("backward",),
 }  # fmt: skip
 _NAMES = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in synonyms}
-_INTEGERS = {"micro_batch", "seq_len", "grad_accum", "world_size", "workers", "eval_accumulation_steps"}
+_INTEGERS = {"micro_batch", "seq_len", "grad_accum", "world_size", "num_workers", "eval_accumulation_steps", "eval_batch"}
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _PRECISION = {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16", "torch.float16": "fp16",
               "fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "16-mixed": "amp-fp16", "bf16-mixed": "amp-bf16", "amp": "amp-fp16",
@@ -64,6 +66,19 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     elif name in ("init_from", "resume_from_checkpoint", "resume", "resume_from", "load_checkpoint"):
         if value and str(value).lower() not in ("false", "none", "null", "no", "scratch", "0"):
             yield "resumed", True
+    elif name in ("packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
+        if truth is not None:
+            known = {"use_lora": "lora", "use_liger_kernel": "fused_loss", "use_liger": "fused_loss", "sync_each_batch": "no_sync"}.get(name, name)
+            if known != "lora" or truth:
+                yield known, not truth if name == "sync_each_batch" else truth
+    elif name in ("lora_r", "lora_rank") or full.endswith("lora.rank"):
+        if number := _integer(value):
+            yield "lora", number
+    elif name in ("curriculum", "curriculum_learning", "curriculum_type", "rampup_batch_size", "batch_size_rampup"):
+        if value and truth is not False:
+            yield ("curriculum" if "curriculum" in name else "batch_ramp"), value if not isinstance(value, dict) else True
+    elif name == "gpu_memory_utilization" and value:
+        yield name, str(value)
     elif name == "device" and "offload" in full and str(value).lower() in ("cpu", "nvme"):
         yield "offload", str(value).lower()
     elif name == "fsdp" and value and truth is not False:

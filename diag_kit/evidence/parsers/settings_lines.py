@@ -21,7 +21,7 @@ from ..text import Window
 
 LITERALS = (
     "batch size per device", "Accumulation steps", "accumulation steps", "--", "Resum", "resum", "arameters", "CUDA capacity", "micro_batch_size", "seq_length",
-    "batch_size", "optimization steps", "torchrun", "accelerate launch", "deepspeed ", "world_size", "GRADIENT", "attention", "checkpointing", "Max memory",
+    "batch_size", "optimization steps", "torchrun", "accelerate launch", "deepspeed ", "world_size", "GRADIENT", "attention", "checkpointing", "Max memory", "ALLOC_CONF",
 )  # fmt: skip
 
 _BANNER = (
@@ -31,6 +31,8 @@ _BANNER = (
     ("total_steps", re.compile(r"Total optimization steps = ([\d,]+)")),
     ("n_params", re.compile(r"[Nn]umber of (?:trainable )?parameters ?[=:] ?([\d,.]+ ?[KMB]?)\b")),
     ("resumed", re.compile(r"^(?:[\w\] -]*)?([Rr]esum(?:ing|ed) (?:training |run )?from)\b|Loading (?:checkpoint|optimizer state) from")),
+    # The advice inside an out-of-memory message names the same variable; it is no setting of the run.
+    ("alloc_conf", re.compile(r"(?:^|export |env |[$#] ?|: )PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF=(\S+)(?! to\b)")),
     ("capacity_bytes", re.compile(r"CUDA capacity: .* with ([\d.]+GiB) memory|Max memory: ([\d.]+ GB)")),
 )
 _COMMAND = re.compile(r"(?:^|[$>#] ?|\b)((?:\w+=\S+ )*(?:torchrun|accelerate launch|deepspeed|srun|python3?|\S*/python3?)\b(?: \S+)*? \S*\.py\b.*|\S*/?python3? -m [\w.]+ .*)")
@@ -49,7 +51,7 @@ def parse(window: Window) -> Iterator[Setting | Launch]:
         for name, pattern in _BANNER:
             if found := pattern.search(text):
                 value = next((group for group in found.groups() if group), found.group())
-                if (read := _number(value) if name != "resumed" else True) is not None:
+                if (read := True if name == "resumed" else value if name == "alloc_conf" else _number(value)) is not None:
                     yield Setting(source=source, rank=line.rank, name=name, value=read, raw=text.strip()[:200])
         command = _ARGV.search(text)
         flags = " ".join(re.findall(r"'([^']*)'", command[1])) if command else text if "--" in text else ""
