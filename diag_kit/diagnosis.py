@@ -288,9 +288,12 @@ def _collateral(figures: Figures) -> tuple[Collateral, ...]:
     origin = figures.origin
     assert origin is not None
     seen: dict[tuple[int | None, str], Collateral] = {}
-    for event in (*origin.victims, *origin.survived):
+    named = any(event.rank is not None for event in origin.victims)
+    for event in sorted(origin.victims, key=lambda e: (e.rank is None, e.rank or 0)):
+        if event.rank is None and named:
+            continue
         key = (event.rank, event.kind)
-        if key not in seen and len(seen) < 200:
+        if key not in seen and len(seen) < 2000:
             seen[key] = Collateral(event.rank, _what(event), event.source)
     return tuple(seen.values())
 
@@ -300,11 +303,7 @@ def _what(event: Event) -> str:
         waited = event.figures.get("waited_seconds")
         return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
     if event.role == "teardown":
-        return f"stopped by the launcher{f' (process {event.pid})' if event.pid else ''}"
-    if event.role in ("recovered", "advisory"):
-        return f"survived: {event.message[:160]}"
-    if event.role == "originator":
-        return f"survived, the run went on: {event.message[:160]}"
+        return "the launcher stopped the processes that were left"
     return event.message[:160]
 
 
@@ -338,7 +337,8 @@ def _summary(figures: Figures, family: str, failure: Failure | None, findings: S
     sizes = f": it asked for {format_bytes(asked)}" + (f" with {format_bytes(free)} free" if free is not None else "") if asked and family == "gpu-oom" else ""
     if values.get("request_impossible"):
         return f"{who} asked for an impossible size: a corrupted number, not a need for memory.{cause}"
-    return f"{who} {_FAMILY_WORDS.get(family, 'stopped')}{where}{what}{step}{sizes}.{cause}"
+    outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
+    return f"{who} {_FAMILY_WORDS.get(family, 'stopped')}{where}{what}{step}{sizes}.{cause}{outlived}"
 
 
 def _next_action(family: str, findings: Sequence[Finding], missing: Sequence[Missing]) -> str:

@@ -143,7 +143,7 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
         phase = figures.place.phase
     source = traceback.source if traceback else event.source
     if traceback and (frame := figures.place.operation_frame or figures.place.phase_frame):
-        source = Source(traceback.source.path, traceback.source.line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())
+        source = Source(traceback.source.path, frame.log_line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())
     operation = figures.place.operation
     shape = event.figures.get("tensor_shape") or []
     if operation is None and len(shape) >= 3 and shape[-1] == shape[-2] >= 256:

@@ -68,12 +68,19 @@ class Event(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a traceback, outermost first in its list. ``code`` is the source line where shown."""
+    """One frame of a traceback, outermost first in its list.
+
+    Attributes:
+        path, line, function: of the program.
+        code: the source line, where shown.
+        log_line: the line of the log on which the frame stands.
+    """
 
     path: str
     line: int | None
     function: str
     code: str = ""
+    log_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

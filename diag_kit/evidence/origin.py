@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .facts import Event, Traceback
 from .run import Run
@@ -21,6 +21,8 @@ IMPOSSIBLE_BYTES = 1 << 50
 """A single request of a pebibyte or more is no memory need but a corrupted or overflowed size."""
 _SIGNALS = (-9, -7, -11)
 _NEAR_LINES = 60
+_BLOCK_LINES = 150
+"""A root-cause block quotes the whole traceback of the rank that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def find(run: Run) -> Origin:
     firsts = [_first_of_cluster(stream) for stream in streams.values()]
     strong = [e for e in firsts if e.kind not in WEAK_KINDS]
     # An exit code names a death, not its cause: any event that tells the cause comes before it.
-    telling = strong or [e for e in firsts if not e.kind.startswith("exit.")] or firsts
+    telling = _without_echoes(strong or [e for e in firsts if not e.kind.startswith("exit.")] or firsts)
     disagreement = _disagreement(events)
     if not telling:
         family = "not-memory" if disagreement else _family_without_event(run, victims, survived)
@@ -88,6 +90,12 @@ def _first_of_cluster(stream: Sequence[Event]) -> Event:
     return first
 
 
+def _without_echoes(events: Sequence[Event]) -> list[Event]:
+    """The events without those that a launcher repeated: the same words without a rank, where a rank's own line is here."""
+    own = {(e.kind, e.message[:300]) for e in events if e.rank is not None}
+    return [e for e in events if e.rank is not None or (e.kind, e.message[:300]) not in own]
+
+
 def _earliest(events: Sequence[Event]) -> Event:
     """The first by time where all are stamped; otherwise one that has figures, in file order."""
     if len(events) > 1 and all(e.time is not None for e in events):
@@ -98,7 +106,10 @@ def _earliest(events: Sequence[Event]) -> Event:
 
 def _initiating(run: Run, firsts: Sequence[Event], event: Event, ranks: frozenset[int]) -> tuple[int | None, str, bool]:
     by_rank = {e.rank: e for e in firsts if e.rank is not None and e.kind == event.kind}
-    root = next((e for e in run.events if e.kind == "launcher.root-cause" and e.exitcode in _SIGNALS), None)
+    roots = [e for e in run.events if e.kind == "launcher.root-cause"]
+    root = next((e for e in roots if e.exitcode in _SIGNALS), None)
+    quoting = next((e for e in roots if event.rank is None and e.source.path == event.source.path
+                    and 0 <= (event.source.line or 0) - (e.source.line or 0) <= _BLOCK_LINES), None)  # fmt: skip
     hosts = {e.host for e in run.events if e.host}
     if len(by_rank) > 1:
         if len(by_rank) >= max(2, len(ranks) - 1):
@@ -112,6 +123,8 @@ def _initiating(run: Run, firsts: Sequence[Event], event: Event, ranks: frozense
         if event.pid is not None:
             return None, f"only lines of rank {event.rank} are here; the launcher merges repeated lines of other ranks", False
         return event.rank, f"rank {event.rank} raised the error", False
+    if quoting is not None:
+        return quoting.rank, f"the launcher's root-cause block quotes this error of rank {quoting.rank}", False
     if root is not None and event.kind.startswith("exit."):
         return root.rank, f"the launcher saw rank {root.rank} die by signal {-(root.exitcode or 0)} first", False
     if event.local_rank is not None and event.kind.startswith("exit.") and len(hosts) <= 1 and "local_rank: " in event.message:
@@ -171,7 +184,3 @@ def _family_without_event(run: Run, victims: Sequence[Event], survived: Sequence
     totals = [p for p in run.progress if p.total and p.step >= p.total]
     return "ok" if totals else "undetermined"
 
-
-def at_rank(event: Event, rank: int | None) -> Event:
-    """The event with the rank that the reasoning found."""
-    return replace(event, rank=rank if rank is not None else event.rank)

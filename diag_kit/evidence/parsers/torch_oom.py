@@ -39,7 +39,7 @@ _START = re.compile(
     r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
 )
 _STOP = re.compile(
-    r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d)|it/s\]|s/it\]|out of memory",
+    r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
 )
 def parse(window: Window) -> Iterator[Event]:
     """Events ``torch.oom`` (with sizes) and ``torch.oom-bare``; ``hip.oom`` and ``npu.oom`` for the twins."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..facts import Frame, Traceback
 from ..text import Line, Window
@@ -48,7 +49,7 @@ def parse(window: Window) -> Iterator[Traceback]:
             elif block[-1][0].rank != line.rank and line.rank is not None:
                 yield _fact(window, start, index - 1, block)
                 block, start = [], index
-            block.append((line, frame))
+            block.append((line, replace(frame, log_line=line.number)))
             quiet, expecting = 0, style
             continue
         if not block:
@@ -62,7 +63,7 @@ def parse(window: Window) -> Iterator[Traceback]:
             expecting = None
             continue
         if expecting == "rich" and not block[-1][1].function and re.fullmatch(r"\s*\w+\s*", text):
-            block[-1] = (line, Frame(block[-1][1].path, block[-1][1].line, text.strip()))
+            block[-1] = (line, replace(block[-1][1], function=text.strip()))
             continue
         if found := _EXCEPTION.match(text.strip() if not text.startswith(("  ", "\t")) else ""):
             yield _fact(window, start, index, block, found["name"], found["text"] or "")
@@ -94,7 +95,7 @@ def _frame(text: str) -> tuple[Frame | None, str]:
 
 
 def _with_code(frame: Frame, code: str, line: int | None = None) -> Frame:
-    return Frame(frame.path, frame.line or line, frame.function, code[:400])
+    return replace(frame, line=frame.line or line, code=code[:400])
 
 
 def _fact(
