@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -26,6 +28,7 @@ def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["prose"] = _prose
     return environment.get_template("report.html").render(
         page=page,
         plots=plots,
@@ -35,6 +38,11 @@ def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()
         specs=specs.replace("<", r"\u003c"),
         nonce=secrets.token_urlsafe(16),
     )
+
+
+def _prose(text: str) -> Markup:
+    """Text whose backticks mark code, as the encyclopedia writes it: escaped first, then marked up."""
+    return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped just here
 
 
 def _plotly_js() -> str:

@@ -78,7 +78,7 @@ def _top(page: Mapping[str, Any]) -> list[str]:
 
 
 def _asked(missing: Iterable[Mapping[str, str]]) -> list[str]:
-    return [f"- {escape(one['what'])}: {code(one['how'])}" for one in missing]
+    return [f"- {escape(one['what']).rstrip('.')}: {code(one['how'])}" for one in missing]
 
 
 def _failed(page: Mapping[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ def _findings(page: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["## Findings", ""]
     for finding in (*page["findings"], *page["ruled_out"]):
-        lines += [f"### {escape(finding['title'])} ({finding['verdict']})", "",
+        lines += [f"### {finding['verdict']}: {escape(finding['title'])}", "",
                   f"{code(finding['cause'])}: {finding['meaning']}.", "", escape(finding["claim"]), ""]  # fmt: skip
         for label in ("for", "against"):
             if finding[label]:
@@ -143,7 +143,7 @@ def _fixes(fixes: Iterable[Mapping[str, Any]]) -> list[str]:
         action, cost, undo = (escape(fix[name]) for name in ("action", "cost", "undo"))
         rows.append((action, fix["saves"], cost, _cell_code(fix["verify"]), undo))
         for framework, text in fix["code"]:
-            codes += [f"{action}, {escape(framework)}:", "", *fence([text])]
+            codes += [f"{action.rstrip('.')}, {escape(framework)}:", "", *fence([text])]
     return table(["action", "saves at the peak", "cost", "verify by", "undo"], rows) + codes
 
 
@@ -162,8 +162,8 @@ def _checklist(page: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["## Checklist", "", f"{checklist['progress']}.", ""]
     for group in checklist["groups"]:
-        verdict = f" ({group['verdict']})" if group["verdict"] else ""
-        lines += [f"### {escape(group['title'])}{verdict}", ""]
+        verdict = f"{group['verdict']}: " if group["verdict"] else ""
+        lines += [f"### {verdict}{escape(group['title'])}", ""]
         for item in group["checks"]:
             lines.append(f"- [{' ' if item['state'] == 'todo' else 'x'}] **{item['word']}**: {escape(item['action'])}")
             lines += [f"  - expect: {escape(item['expect'])}"] if item["expect"] else []

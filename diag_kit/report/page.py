@@ -147,9 +147,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     saves = "not predicted" if fix.saves_bytes is None else format_bytes(fix.saves_bytes)
+    code = [(FRAMEWORKS.get(name, clean(name)), clean(lines).rstrip()) for name, lines in fix.code.items()]
     return {"action": clean(fix.action), "saves": saves, "cost": clean(fix.cost), "verify": clean(fix.verify),
-            "undo": clean(fix.undo),
-            "code": [(FRAMEWORKS.get(name, clean(name)), clean(code)) for name, code in fix.code.items()]}  # fmt: skip
+            "undo": clean(fix.undo), "code": code}  # fmt: skip
 
 
 def _bar(figures: Mapping[str, Any]) -> dict[str, Any] | None:
