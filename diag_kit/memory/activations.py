@@ -11,6 +11,8 @@ from .settings import Settings
 from .terms import Sizes
 
 FUSED = ("flash", "efficient")
+NORMS = ("norm inputs", "norm inputs in fp32", "normalised values")
+"""Terms of a block that stand for one norm, of which a block has two."""
 SCORES = ("attention probabilities", "attention probabilities, cast", "attention dropout")
 FEED_FORWARD = ("feed-forward input", "gate and up", "activation input", "down-projection input")
 
@@ -30,8 +32,8 @@ def model_sizes(s: Settings, w: Widths) -> Sizes:
     if s.checkpointing == "full":
         sizes["layer input"] = stream
     if s.checkpointing == "selective" and kernel in FUSED and p.strategy != "megatron":
-        inner = (2 * m.q_width + 2 * m.kv_width + (2 if m.gated_ffn else 1) * m.ffn) / p.tensor
-        sizes["selectively kept"] = stream + tokens * (w.compute * (inner + 2 * m.hidden) + 4 * m.heads / p.tensor)
+        inner = (2 * m.q_width + m.kv_width + m.ffn) / p.tensor
+        sizes["selectively kept"] = stream + tokens * (w.compute * (inner + m.hidden) + 4 * m.heads / p.tensor)
     norm = w.stream if m.norm == "layer" else 4 + (0 if s.lora else w.stream)
     sizes["final norm and head input"] = tokens * m.hidden * (norm + head_input)
     if kernel not in FUSED:
@@ -44,11 +46,9 @@ def model_sizes(s: Settings, w: Widths) -> Sizes:
 def _norms(s: Settings, w: Widths) -> Sizes:
     tokens, h = s.micro_batch * s.seq_len, s.model.hidden
     if s.model.norm == "layer":
-        return {"norm inputs": 2 * tokens * (w.stream * h + 8)}
+        return {"norm inputs": tokens * (w.stream * h + 8)}
     frozen = s.lora is not None
-    return {"norm inputs in fp32": 2 * tokens * (4 * h + 4)} | (
-        {} if frozen else {"normalised values": 2 * tokens * w.stream * h}
-    )
+    return {"norm inputs in fp32": tokens * (4 * h + 4)} | ({} if frozen else {"normalised values": tokens * w.stream * h})
 
 
 def _linear_inputs(s: Settings, w: Widths) -> Sizes:
@@ -119,23 +119,47 @@ def _loss(s: Settings, w: Widths) -> Sizes:
         sizes = {"logits of one chunk": tokens * m.hidden * (w.compute + 4), "gradient of the head's input": tokens * m.hidden * w.compute}
         return sizes if s.lora else sizes | {"gradient of a fused head": m.vocab * m.hidden * w.gathered}
     logits = tokens * m.vocab / s.parallelism.tensor
-    sizes = {"logits": logits * w.compute, "log-probabilities": logits * 4, "gradients of the loss": logits * 8,
-             "gradient of the logits": logits * w.compute}  # fmt: skip
+    in_place = s.parallelism.strategy == "megatron"
+    sizes = {"logits": logits * w.compute, "log-probabilities": logits * 4, "gradient of the logits": logits * w.compute,
+             "gradients of the loss": logits * (w.compute if in_place else 8)}  # fmt: skip
+    if in_place:
+        return sizes
     return sizes | ({"logits in fp32": logits * 4} if w.compute == 2 else {})
 
 
 def passing_sizes(s: Settings, w: Widths) -> Sizes:
-    """Bytes of a block's temporaries in forward (without a graph) and in backward, by term."""
+    """Bytes of temporaries in one block's forward (without a graph) and backward, by term.
+
+    Each is the most that is alive at once beside the block's saved tensors: forward at the softmax or the fused kernel and
+    at the product of gate and up; backward at the gradient of the softmax or the fused kernel, and at the activation's.
+    """
     m, tokens, tp = s.model, s.micro_batch * s.seq_len, s.parallelism.tensor
-    inner = tokens * m.ffn / tp * w.compute * (3 if m.gated_ffn else 2)
-    heads, stream = tokens * m.q_width / tp, 2 * tokens * w.stream * m.hidden
+    kernel, soft = attention_kernel(s), softmax_width(s, w)
+    inner, heads, stream = tokens * m.ffn / tp * w.compute, tokens * m.q_width / tp, tokens * w.stream * m.hidden
+    normed = tokens * w.compute * m.hidden
+    qkv = _attention(s, w)["query, key and value"]
     down_gradient = 0 if s.lora else m.hidden * m.ffn / tp * w.grad
-    if attention_kernel(s) in FUSED:
-        attention, attention_back = 3 * heads * w.compute, heads * (4 * w.compute + 4)
+    if kernel in FUSED:
+        attention = qkv + heads * w.compute
+        # d(out), and dq, dk, dv of full width; the CUDA flash kernel accumulates dq in fp32.
+        attention_back = heads * (4 * w.compute + (4 if kernel == "flash" and s.device == "cuda" else 0))
     else:
         scores = s.micro_batch * m.heads * s.seq_len**2 / tp
-        attention, attention_back = scores * 8, scores * 2 * softmax_width(s, w) + 2 * heads * w.compute
-    sizes = {"forward temporaries of attention": attention, "forward temporaries of feed-forward": inner,
+        masked = w.stream if w.copy else w.compute
+        # softmax(dtype=fp32) converts its input first, but for fp16 on a GPU; the cast back comes after that is freed.
+        converted = soft if soft > masked and s.precision != "fp16" else 0
+        cast = w.compute if soft > w.compute else 0
+        running = masked + soft + max(converted, cast if not w.copy else 0)
+        attention = qkv + scores * running
+        # d(softmax) in and out; CUDA's kernel also makes their product (SoftMax.cu), and writes fp16 where it read fp16.
+        out = w.compute if s.precision == "fp16" else soft
+        attention_back = scores * (2 * soft if s.device == "cpu" else 2 * soft + out) + heads * w.compute
+        extra = scores * (running - soft - cast)
+    plain = 4 if m.activation == "gelu_new" else 2
+    sizes = {"forward temporaries of attention": attention + normed,
+             "forward temporaries of feed-forward": inner * (3 if m.gated_ffn else plain) + normed,
              "backward temporaries of attention": attention_back + stream,
-             "backward temporaries of feed-forward": inner + stream + down_gradient}  # fmt: skip
+             "backward temporaries of feed-forward": inner * (2 if m.activation == "gelu" else 3) + stream + down_gradient}  # fmt: skip
+    if kernel not in FUSED:
+        sizes["masked scores"] = extra
     return sizes | ({"dequantised weight": m.hidden * m.ffn * 2} if s.base_quantization else {})

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .activations import block_sizes, model_sizes, passing_sizes
@@ -129,7 +129,7 @@ def micro_step_curve(s: Settings, steps: int, backward: str) -> list[int]:
 
     Deferred: the forward passes only; each micro-step adds one retained graph, from the second on on a straight line.
     """
-    probe = s.with_(grad_accum=max(steps, 4), backward=backward)
+    probe = replace(s, grad_accum=max(steps, 4), backward=backward)
     size, step = _model(probe)
     highest: dict[int, int] = {}
     for row in step.rows((1, 2, 3)):
@@ -142,7 +142,7 @@ def micro_step_curve(s: Settings, steps: int, backward: str) -> list[int]:
 def quadratics(s: Settings, name: str) -> list[tuple[float, float, float]]:
     """Each moment's bytes as a + b·x + c·x² in x = ``seq_len`` or ``micro_batch``, without those that never lead."""
     unit = 1024 if name == "seq_len" else 1
-    at = [_model(s.with_(**{name: x * unit}))[0] for x in (1, 2, 3)]
+    at = [_model(replace(s, **{name: x * unit}))[0] for x in (1, 2, 3)]
     _, step = _model(s)
     found = set()
     for row in step.rows(highest_micro_steps(s)):
@@ -164,9 +164,9 @@ def device_limit(s: Settings) -> float:
 def _outside(s: Settings, allocated: int) -> tuple[int, int, tuple[int, int]]:
     """Reserved bytes, device bytes and the band of the latter, for bytes allocated at the peak."""
     low, middle, high = (1.0, 1.0, 1.0) if s.device == "cpu" else RESERVED_OVER_ALLOCATED
-    workspace, context = workspace_bytes(s), context_bytes(s)
-    reserved = round(allocated * middle) + workspace
-    band = (round(allocated * low) + context[0], round(allocated * high) + workspace + context[1])
+    context = context_bytes(s)
+    reserved = round(allocated * middle)
+    band = (round(allocated * low) + context[0], round(allocated * high) + context[1])
     return reserved, reserved + sum(context) // 2, band
 
 
@@ -175,6 +175,8 @@ def _model(s: Settings) -> tuple[dict[str, int], Step]:
     w = widths(s)
     block = block_sizes(s, w)
     sizes = {**state_sizes(s, w), **block, **model_sizes(s, w), **passing_sizes(s, w)}
+    if workspace := workspace_bytes(s):
+        sizes["library workspace"] = workspace
     if w.copy:
         m, tp = s.model, s.parallelism.tensor
         if not s.base_quantization:

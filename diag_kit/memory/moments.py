@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .activations import FEED_FORWARD, SCORES
+from .activations import FEED_FORWARD, NORMS, SCORES
 from .settings import Settings
 from .states import stage_layers
 
 Counts = dict[str, int]
-_ALWAYS = ("parameters", "adapters", "optimizer moments", "fp32 master weights", "batch", "gradient buckets")
+_ALWAYS = ("parameters", "adapters", "optimizer moments", "fp32 master weights", "batch", "gradient buckets",
+           "library workspace")  # fmt: skip
 _GRADIENTS = ("attention", "feed-forward", "embedding", "head")
 
 
@@ -42,7 +43,7 @@ class Step:
     """Counts of terms over one optimizer step. ``names``: the terms that exist; ``block``: those that one layer saves."""
 
     def __init__(self, s: Settings, names: Iterable[str], block: Iterable[str]) -> None:
-        self.s, self.layers, self.names, self.block = s, stage_layers(s), set(names), list(block)
+        self.s, self.layers, self.names, self.block = s, stage_layers(s), set(names), {name: 2 if name in NORMS else 1 for name in block}
         self.full = s.checkpointing == "full"
         self.selective = s.checkpointing == "selective"
         self.kept = "selectively kept" in self.names
@@ -54,8 +55,8 @@ class Step:
 
     def retained(self) -> Counts:
         """What one graph keeps alive whose backward has not run: saved tensors of all layers, head input, loss."""
-        return self._saved(self.layers) | self._have("final norm and head input", "log-probabilities",
-                                                     "gradient of the head's input", "autocast head")  # fmt: skip
+        names = ("final norm and head input", "log-probabilities", "gradient of the head's input", "autocast head")
+        return self._saved(self.layers) | self._have(*names) | (self._have("attention mask") if self.full else {})
 
     def rows(self, micro_steps: Sequence[int]) -> Iterator[Row]:
         """Moments of one step in order, of the micro-steps given."""
@@ -87,15 +88,22 @@ class Step:
         mask = self._have("attention mask")
         saved = self._saved(self.layers) | self._have("autocast weights", count=self._cast_layers(forward=True))
         running = self.root | self._have("gathered layer", count=2)
-        for part in ("attention", "feed-forward") if self.full else ("",):
-            passing = self._have(f"forward temporaries of {part}", "dequantised weight")
-            yield self._row(f"last layer, forward {part}".rstrip(), "forward", m, kept, saved, mask, running, passing)
-        head = self._have("final norm and head input", "logits", "logits in fp32", "log-probabilities", "autocast head",
-                          "logits of one chunk", "gradient of the head's input", "gradient of a fused head")  # fmt: skip
-        yield self._row("loss", "loss", m, kept, saved, mask, self.root, head)
+        if self.full:
+            for part in ("attention", "feed-forward"):
+                passing = self._have(f"forward temporaries of {part}", "dequantised weight")
+                yield self._row(f"last layer, forward {part}", "forward", m, kept, saved, mask, running, passing)
+        else:
+            yield self._row("last layer, forward attention", "forward", m, kept, _used(saved, *FEED_FORWARD), mask, running,
+                            self._have("masked scores"))  # fmt: skip
+        head = self._have("final norm and head input", "logits", "autocast head")
+        yield self._row("head, forward", "forward", m, kept, saved, mask, self.root, head)
+        loss = self._have("logits in fp32", "log-probabilities", "logits of one chunk", "gradient of the head's input",
+                          "gradient of a fused head")  # fmt: skip
+        yield self._row("loss", "loss", m, kept, saved, mask if self.full else {}, self.root, head, loss)
 
     def _backward(self, m: int, held: Counts, graphs: int, which: str = "") -> Iterator[Row]:
-        logits = self._have("logits") if self.s.keep_logits and not which else {}
+        kept = self.s.keep_logits and not which and self.s.parallelism.strategy != "megatron"
+        logits = self._have("logits") if kept else {}
         alive = self._have("retained graph", count=graphs) | self.root | logits
         alive |= self._have("attention mask") if self.s.checkpointing != "none" else {}
         saved = self._saved(self.layers) | self._have("autocast weights", count=self._cast_layers())
@@ -116,13 +124,13 @@ class Step:
         running |= self._have("gradient of the head's input")
         layer = _add(saved, self._recomputed())
         ffn, attention = "backward temporaries of feed-forward", "backward temporaries of attention"
-        yield row("last layer, feed-forward backward", self._grown(held, head, 0, 0), layer, running, self._have(ffn))
-        used = {name: -1 for name in (*FEED_FORWARD, "attention probabilities, cast") if name in layer}
-        yield row("last layer, attention backward", self._grown(held, head, 0, 1), _add(layer, used), running,
+        yield row("last layer, feed-forward backward", self._grown(held, head, 0, 0), _used(layer, "down-projection input"),
+                  running, self._have(ffn))  # fmt: skip
+        yield row("last layer, attention backward", self._grown(held, head, 0, 1), _used(layer, *_BEFORE_ATTENTION), running,
                   self._have(attention))  # fmt: skip
         bottom = self._saved(1) | self._have("autocast weights")
         yield row("first layer, attention backward", self._grown(held, head, self.layers, self.layers),
-                  _add(bottom, self._recomputed(), used), running, self._have(attention))  # fmt: skip
+                  _used(_add(bottom, self._recomputed()), *_BEFORE_ATTENTION), running, self._have(attention))  # fmt: skip
         again = self._have("gradients of embedding") if (held or tied) and not self.persistent else {}
         yield row("backward ends", _add(self.gradients, again) if self.gradients else {})
 
@@ -138,14 +146,14 @@ class Step:
     def _saved(self, layers: int) -> Counts:
         if self.full:
             return {"layer input": layers}
-        if self.selective:
-            return {"selectively kept": layers} if self.kept else {n: layers for n in self.block if n not in SCORES}
-        return dict.fromkeys(self.block, layers)
+        if self.selective and self.kept:
+            return {"selectively kept": layers}
+        return {n: layers * each for n, each in self.block.items() if not (self.selective and n in SCORES)}
 
     def _recomputed(self) -> Counts:
         """What the backward of one layer brings back to life."""
         if self.full or (self.selective and self.kept):
-            return dict.fromkeys(self.block, 1)
+            return self.block
         return {name: 1 for name in self.block if self.selective and name in SCORES}
 
     def _cast_layers(self, forward: bool = False) -> int:
@@ -160,6 +168,14 @@ class Step:
         for part in parts:
             counts.update(part)
         return Row(label, phase, m, counts)
+
+
+_BEFORE_ATTENTION = (*NORMS, *FEED_FORWARD, "attention output", "attention probabilities, cast", "attention dropout")
+"""Terms of a block of which one is freed by the time that the gradient of its attention is taken."""
+
+
+def _used(counts: Counts, *names: str) -> Counts:
+    return _add(counts, {name: -1 for name in names if name in counts})
 
 
 def _add(*parts: Counts) -> Counts:

@@ -28,6 +28,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """What a word may be, by setting."""
 
+_WORD_SETTINGS = ("backward", "precision", "gradient_dtype", "optimizer_state_dtype", "optimizer", "attention", "checkpointing",
+                  "base_quantization", "device", "method")  # fmt: skip
 _OPTIONAL = ("gradient_dtype", "optimizer_state_dtype", "base_quantization", "gpu", "capacity_bytes")
 
 
@@ -120,7 +122,7 @@ class Settings:
             raise SettingsError("settings.model: must be an object with the model's numbers or hf_config")
         for name in ("micro_batch", "seq_len", "grad_accum"):
             _check_whole(name, getattr(self, name), 1)
-        for name in CHOICES.keys() & {f.name for f in fields(self)}:
+        for name in _WORD_SETTINGS:
             value = getattr(self, name)
             if not (value is None and name in _OPTIONAL):
                 _check_choice(name, name, value)

@@ -104,11 +104,11 @@ CATALOG: dict[str, Entry] = {
     "unsharded gradient": Entry("communication", "layer", "N/L·c", "of a layer, before it is reduced and scattered", _FSDP),
     "reduce bucket": Entry("communication", "model", "min(N, 5e8)·c", "overlap_comm would double it", _DEEPSPEED),
     "live parameters": Entry("communication", "model", "min(N, 1e9)·c", "gathered weights up to the limit", _DEEPSPEED),
-    "norm inputs": Entry("activations", "layer", "2·b·s·(e·h + 8)", "layer norm saves input, mean and deviation", _TORCH),
+    "norm inputs": Entry("activations", "norm", "b·s·(e·h + 8)", "layer norm saves input, mean and deviation", _TORCH),
     "norm inputs in fp32": Entry(
-        "activations", "layer", "2·b·s·(4·h + 4)", "the RMS norm upcasts and saves the copy; in fp32 it is the stream itself", _HF
+        "activations", "norm", "b·s·(4·h + 4)", "the RMS norm upcasts and saves the copy; in fp32 it is the stream itself", _HF
     ),
-    "normalised values": Entry("activations", "layer", "2·b·s·e·h", "for the gradient of the norm's weight", _HF),
+    "normalised values": Entry("activations", "norm", "b·s·e·h", "for the gradient of the norm's weight", _HF),
     "attention input": Entry(
         "activations", "layer", "b·s·c·h", "shared by query, key and value; autocast casts it once for each. " + _NO_INPUT, _HF
     ),
@@ -138,8 +138,8 @@ CATALOG: dict[str, Entry] = {
     "residual dropout": Entry("activations", "layer", "2·b·s·h", "masks after attention and feed-forward", _TORCH),
     "layer input": Entry("activations", "layer", "b·s·e·h", "all that a checkpointed layer keeps", _CHECKPOINT),
     "selectively kept": Entry(
-        "activations", "layer", "b·s·(e·h + c·(2·q + 2·k + 2·h + 2·f) + 4·a)",
-        "results of all matrix products and of fused attention; the rest is recomputed", "torch selective checkpointing",
+        "activations", "layer", "b·s·(e·h + c·(2·q + k + h + f) + 4·a)",
+        "results of every second product (query, value, gate, down) and of fused attention", "torchtitan's policy by operation",
     ),
     "autocast weights": Entry("temporaries", "layer", "N/L·c", "each fp32 weight is cast once; backward needs the copy", _AUTOCAST),
     "autocast head": Entry("temporaries", "model", "V·h·c", "as for the layers", _AUTOCAST),
@@ -148,19 +148,23 @@ CATALOG: dict[str, Entry] = {
     "logits in fp32": Entry("logits", "micro-batch", "4·b·s·V", "the loss function upcasts before cross-entropy", _HF),
     "log-probabilities": Entry("logits", "micro-batch", "4·b·s·V", "cross-entropy saves log-softmax in fp32", _TORCH),
     "gradients of the loss": Entry(
-        "logits", "micro-batch", "8·b·s·V", "of the negative log-likelihood and of log-softmax, alive together", _TORCH
+        "logits", "micro-batch", "8·b·s·V", "of the likelihood and of log-softmax, alive together; Megatron works in place: c·b·s·V", _TORCH
     ),
     "gradient of the logits": Entry("logits", "micro-batch", "b·s·V·c", "what the head's backward receives", _TORCH),
     "logits of one chunk": Entry("logits", "micro-batch", "b·s·h·(c + 4)", "chunks of about b·s·h elements", _LIGER),
     "gradient of the head's input": Entry("logits", "micro-batch", "b·s·h·c", "made in the forward pass", _LIGER),
     "gradient of a fused head": Entry("gradients", "model", "V·h·c", "made in the forward pass", _LIGER),
-    "forward temporaries of attention": Entry("temporaries", "layer", "8·b·a·s² or 3·b·s·c·q", "without a graph", _HF),
-    "forward temporaries of feed-forward": Entry("temporaries", "layer", "3·b·s·c·f", "without a graph", _HF),
+    "forward temporaries of attention": Entry("temporaries", "layer", "b·a·s²·(2·c + 4) or b·s·c·q, + b·s·c·(h + q + 2·k)", "without a graph", _HF),
+    "forward temporaries of feed-forward": Entry("temporaries", "layer", "b·s·c·(3·f + h)", "without a graph", _HF),
     "backward temporaries of attention": Entry(
-        "temporaries", "layer", "2·b·a·s²·(4 or c) or b·s·q·(4·c + 4), + 2·b·s·h·e", "gradients of the values just used", _TORCH
+        "temporaries", "layer", "3·b·a·s²·(4 or c) or b·s·q·(4·c + 4), + b·s·h·e", "gradients of the values just used", _TORCH
     ),
     "backward temporaries of feed-forward": Entry(
-        "temporaries", "layer", "3·b·s·c·f + 2·b·s·h·e + h·f·g", "gradients of the values just used", _TORCH
+        "temporaries", "layer", "(2 or 3)·b·s·c·f + b·s·h·e + h·f·g", "gradients of the values just used", _TORCH
+    ),
+    "masked scores": Entry("temporaries", "layer", "b·a·s²·c", "alive while the softmax runs", _HF),
+    "library workspace": Entry(
+        "temporaries", "model", "8.1 MiB, 32 MiB on Hopper", "of the matrix library, in the caching allocator", "pytorch#95668"
     ),
     "dequantised weight": Entry("temporaries", "layer", "h·f·2", "one 4-bit weight at a time", "bitsandbytes MatMul4Bit"),
     "retained graph": Entry(
