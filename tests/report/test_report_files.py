@@ -11,12 +11,13 @@ from pathlib import Path
 import jinja2
 import mistune
 import pytest
-from conftest import HOSTILE, PLOTS, WHAT_IF
 
 from diag_kit import report
 from diag_kit.checklist import Checklist
 from diag_kit.errors import DiagKitError
 from diag_kit.report import html as html_module
+
+from .conftest import HOSTILE, PLOTS, WHAT_IF
 
 SUFFIXES = ["html", "md", "json"]
 
