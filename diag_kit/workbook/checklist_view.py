@@ -29,26 +29,27 @@ class ChecklistView(w.VBox):
         self._show_items()
 
     def _show_items(self) -> None:
-        checklist = self.state.checklist
-        groups = checklist.groups if checklist else ()
         with self.board.hold_sync():
             self._show_marks()
             self.board.groups = [
-                {"title": group.title, "verdict": group.verdict, "items": [item_json(item) for item in group.items]} for group in groups
+                {"title": group.title, "verdict": group.verdict, "items": [item_json(item) for item in group.items]}
+                for group in self.state.checklist.groups
             ]
 
     def _show_marks(self) -> None:
         checklist = self.state.checklist
+        current = {item.id: checklist.current(item.id) for item in checklist}
+        left = checklist.progress()["todo"]
         self._showing = True
         try:
-            items = list(checklist) if checklist else []
-            current = {item.id: checklist.current(item.id) for item in items}
-            self.board.marks = {key: {"state": mark.state, "note": mark.note, "by": mark.by} for key, mark in current.items()}
-            counts = checklist.progress() if checklist else {}
-            done = len(items) - counts.get("todo", 0)
-            self.board.status = f"{done} of {len(items)} settled, {counts.get('todo', 0)} to do" if items else "Nothing to check."
+            self.board.marks = {
+                item: {"state": mark.state, "note": mark.note, "by": mark.by} for item, mark in current.items()
+            }
         finally:
             self._showing = False
+        self.board.status = (
+            f"{len(current) - left} of {len(current)} settled, {left} to do" if current else "Nothing to check."
+        )
 
     def _mark(self, change: Any) -> None:
         if self._showing:
@@ -68,7 +69,8 @@ def item_json(item: Item) -> dict[str, Any]:
     source = item.sources[0] if item.sources else None
     said = item.evidence
     return {
-        "id": item.id, "kind": item.kind, "action": item.action, "expect": item.expect, "how": item.how, "cost": item.cost,
+        "id": item.id, "kind": item.kind, "action": item.action, "expect": item.expect, "how": item.how,
+        "cost": item.cost,
         "disturbs": item.disturbs, "evidence": said and {"state": said.state, "note": said.note},
         "where": str(source) if source else "", "line": source.text if source else "",
     }  # fmt: skip

@@ -5,14 +5,17 @@ Native inputs, so that a keyboard and a screen reader work: ipywidgets' sliders 
 
 from __future__ import annotations
 
+import html
+
 import anywidget
+import ipywidgets as w
 import traitlets as t
 
 from .bundle import STATIC
 
 
 class Number(anywidget.AnyWidget):
-    """A slider paired with a number box. The slider walks ``stops``; the box takes any value between ``low`` and ``high``.
+    """A slider paired with a number box. The slider walks ``stops``; the box takes any value from ``low`` to ``high``.
 
     ``origin`` says where the value comes from ("train.log:12", "assumed"); ``assumed`` sets the tone.
     """
@@ -66,3 +69,8 @@ class Download(anywidget.AnyWidget):
     name = t.Unicode("").tag(sync=True)
     mime = t.Unicode("").tag(sync=True)
     content = t.Bytes(b"").tag(sync=True)
+
+
+def field(title: str, control: w.Widget) -> w.VBox:
+    """A control under its title."""
+    return w.VBox([w.HTML(f"<span>{html.escape(title)}</span>"), control]).add_class("dk-field")

@@ -27,7 +27,7 @@ class Part(NamedTuple):
 PARTS = (
     ("allocated", "Allocated by this process's tensors", "allocated_bytes", "stated"),
     ("cached", "Reserved by PyTorch, not allocated", "cached_bytes", "reserved − allocated"),
-    ("unaccounted", "Not PyTorch's: contexts, libraries, other processes", "unaccounted_bytes", "total − free − reserved"),
+    ("unaccounted", "Outside PyTorch: contexts, libraries, others", "unaccounted_bytes", "total − free − reserved"),
     ("free", "Free on the device", "free_bytes", "stated"),
 )  # fmt: skip
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as w
 
 from ..errors import DiagKitError
+from ..report.words import coverage_text
 from ..units import format_bytes
 from . import places
+from .controls import field
+from .html import render
 from .state import WorkbookState
 
 UPLOAD_BYTES = 9 * 1024**2  # a server with Jupyter's own limit drops a 10 MiB message without a word
@@ -23,29 +25,34 @@ class EvidenceView(w.VBox):
         self.state = state
         samples = [(f"{sample.title}: {sample.teaser}", str(sample.path)) for sample in places.samples()]
         self.sample = w.Dropdown(options=[("Choose one …", ""), *samples])
-        self.path = w.Text(placeholder="train.log, or the folder that the run left", continuous_update=False)
+        self.path = w.Text(placeholder="train.log, or the folder that the run left")
         self.open_path = w.Button(description="Open", tooltip="Read this file or folder")
         self.text = w.Textarea(placeholder="Paste the log, from the first sign of trouble to its end", rows=8)
         self.open_text = w.Button(description="Read pasted text")
         self.upload = w.FileUpload(description="Upload a log, up to 9 MB", multiple=True, layout=w.Layout(width="auto"))
         self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(display="none", width="100%"))
         self.status = w.HTML()
-        more = w.Accordion([w.VBox([self.text, w.HBox([self.open_text, self.upload]).add_class("dk-line")]).add_class("dk-stack")],
-                           titles=("Paste text, or upload a small file",))  # fmt: skip
-        ways = w.GridBox(
-            [_field("A bundled sample", self.sample), _field("A file or folder on this machine", w.HBox([self.path, self.open_path]).add_class("dk-line"))]
-        ).add_class("dk-evidence")
+        paste = w.VBox([self.text, w.HBox([self.open_text, self.upload]).add_class("dk-line")]).add_class("dk-stack")
+        more = w.Accordion([paste], titles=("Paste text, or upload a small file",))
+        path = w.HBox([self.path, self.open_path]).add_class("dk-line")
+        ways = w.GridBox([field("A bundled sample", self.sample), field("A file or folder on this machine", path)])
+        ways.add_class("dk-evidence")
         super().__init__([ways, more, self.progress, self.status])
         self.add_class("dk").add_class("dk-stack")
 
-        self.sample.observe(lambda change: change.new and self._open(change.new), "value")
+        self._showing = False
+        self.sample.observe(self._open_sample, "value")
         self.open_path.on_click(lambda _: self._open_path())
-        self.path.on_submit(lambda _: self._open_path()) if hasattr(self.path, "on_submit") else None
+        self.path.on_msg(lambda _widget, message, _buffers: message.get("event") == "submit" and self._open_path())
         self.open_text.on_click(lambda _: self._open_text())
         self.upload.observe(lambda _: self._open_upload(), "value")
         state.on("evidence", self._show)
         state.on("notice", self._show)
         self._show()
+
+    def _open_sample(self, change: Any) -> None:
+        if change.new and not self._showing:
+            self._open(change.new)
 
     def _open_path(self) -> None:
         if path := self.path.value.strip():
@@ -84,21 +91,18 @@ class EvidenceView(w.VBox):
         if self.state.diagnosis is None:
             self.say("Nothing is open yet.")
             return
+        self._show_sample()
         read = self.state.diagnosis.coverage
         notes = [*read.get("notes", ()), *([self.state.notice] if self.state.notice else [])]
-        part = "all of it" if read["bytes_read"] >= read["bytes"] else f"{format_bytes(read['bytes_read'])} of it"
-        files = "one file" if read["files"] == 1 else f"{read['files']} files"
-        self.say(f"Open: {self.state.label} · {files}, {format_bytes(read['bytes'])}, {part} read", notes=notes)
+        self.say(f"Open: {self.state.label} · {coverage_text(read)} read", notes=notes)
 
-    def say(self, line: str, *, error: bool = False, notes: Any = ()) -> None:
-        """Show one line, read aloud; errors at once."""
-        kind, role = (" dk-error", "alert") if error else ("", "status")
-        more = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
-        self.status.value = (
-            f"<div class='dk-status{kind}' role='{role}'>{html.escape(line)}</div>"
-            + (f"<details class='dk-small'><summary>{len(notes)} note{'s' * (len(notes) > 1)} on what was read</summary><ul>{more}</ul></details>" if more else "")
-        )  # fmt: skip
+    def _show_sample(self) -> None:
+        """The list names the sample that is open, if one is."""
+        self._showing = True
+        open_now = self.state.evidence[0] if len(self.state.evidence) == 1 else ""
+        self.sample.value = open_now if open_now in [path for _, path in self.sample.options] else ""
+        self._showing = False
 
-
-def _field(title: str, control: w.Widget) -> w.VBox:
-    return w.VBox([w.HTML(f"<span>{html.escape(title)}</span>"), control]).add_class("dk-field")
+    def say(self, line: str, *, error: bool = False, notes: Sequence[str] = ()) -> None:
+        """Show one line, read aloud; an error at once."""
+        self.status.value = render("status.html", line=line, error=error, notes=notes)

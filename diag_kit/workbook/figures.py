@@ -1,8 +1,8 @@
 """Figures as plain plotly specs, each with the sentence that says the same in words. No arithmetic beyond axis units.
 
-Colours are Okabe and Ito's set (https://jfly.uni-koeln.de/color/), told apart with any common colour vision, those of lines
-and text shifted so that they read on light and on dark; wide areas carry their names in the drawing. A spec sets no colour of text, grid or paper: those are the
-theme's, and a report's.
+Colours are Okabe and Ito's set (https://jfly.uni-koeln.de/color/), told apart with any common colour vision, those of
+lines and text shifted so that they read on light and on dark; wide areas carry their names in the drawing. A spec sets
+no colour of text, grid or paper: those are the theme's, and a report's.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def _words(category: str) -> str:
     return category.replace("_", " ")
 
 
-def _layout(x_title: str, top_bytes: float, *, legend: bool) -> Spec:
+def _layout(x_title: str, top_bytes: float) -> Spec:
     title = {"font": {"size": 12.5}, "standoff": 8}
     axis = {"fixedrange": True, "automargin": True}
     return {
-        "margin": {"l": 48, "r": 12, "t": 34 if legend else 12, "b": 40}, "hovermode": "x unified", "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal", "font": {"size": 12},
-                   "itemclick": False, "itemdoubleclick": False},
+        "margin": {"l": 48, "r": 12, "t": 34, "b": 40}, "hovermode": "x unified", "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal",
+                   "font": {"size": 12}, "itemclick": False, "itemdoubleclick": False},
         "xaxis": {**axis, "title": {**title, "text": x_title}, "showgrid": False, "zeroline": False},
         "yaxis": {**axis, "title": {**title, "text": "GiB"}, "range": [0, gib(top_bytes)], "nticks": 6},
         "shapes": [], "annotations": [],
@@ -85,6 +85,11 @@ def _draw_room(layout: Spec, room: Room) -> None:
     )  # fmt: skip
 
 
+def _point(x: float, y_bytes: float, marker: Spec) -> Spec:
+    return {"type": "scatter", "mode": "markers", "x": [x], "y": [gib(y_bytes)], "marker": marker, "hoverinfo": "skip",
+            "showlegend": False}  # fmt: skip
+
+
 def _top(*sizes: int | None) -> float:
     return 1.18 * max((s for s in sizes if s), default=1)
 
@@ -95,7 +100,8 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
     highest = estimate.peak_allocated_bytes
     top = _top(highest, room.capacity_bytes)
     xs = list(range(len(moments)))
-    data, labels, base = [], [], [0] * len(moments)
+    data: list[Spec] = []
+    labels, base = [], [0] * len(moments)
     for category, (colour, ink) in CATEGORIES.items():
         sizes = [m.by_category.get(category, 0) for m in moments]
         if not any(sizes):
@@ -106,31 +112,33 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
         middle = len(xs) / 2
         widest = max(xs, key=lambda x: (sizes[x], -abs(x - middle)))
         if sizes[widest] > 0.055 * top:
-            labels.append(_note(widest, base[widest] + sizes[widest] / 2, _words(category), font={"color": ink, "size": 11.5}))
+            labels.append(
+                _note(widest, base[widest] + sizes[widest] / 2, _words(category), font={"color": ink, "size": 11.5})
+            )
         base = [b + s for b, s in zip(base, sizes, strict=True)]
-    layout = _layout("one optimizer step, from left to right", top, legend=True)
+    layout = _layout("one optimizer step, from left to right", top)
     ticks, edges = _groups(moments)
-    layout["xaxis"] |= {"tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0, "range": [-0.1, len(xs) - 0.9]}
+    layout["xaxis"] |= {"tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0,
+                        "range": [-0.1, len(xs) - 0.9]}  # fmt: skip
     layout["shapes"] = [{"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
                          "line": {"color": "#888", "width": 1, "dash": "dot"}} for x in edges]  # fmt: skip
     layout["annotations"] = labels
     _draw_room(layout, room)
     data.append({"type": "scatter", "mode": "lines", "x": xs, "y": [round(gib(m.total_bytes), 3) for m in moments],
-                 "name": "in all", "showlegend": False, "text": [m.label for m in moments], "hovertemplate": "<b>%{y:.2f} GiB</b>: %{text}",
-                 "line": {"width": 0}})  # fmt: skip
-    data.append({"type": "scatter", "mode": "markers", "x": [peak], "y": [gib(highest)], "hoverinfo": "skip", "showlegend": False,
-                 "marker": DOT})  # fmt: skip
+                 "name": "in all", "showlegend": False, "text": [m.label for m in moments],
+                 "hovertemplate": "<b>%{y:.2f} GiB</b>: %{text}", "line": {"width": 0}})  # fmt: skip
+    data.append(_point(peak, highest, DOT))
     side = "right" if peak > len(moments) / 2 else "left"
     layout["annotations"].append(
         _note(peak, highest, f"<b>peak {format_bytes(highest)}</b>", xanchor=side, yanchor="bottom", yshift=8)
     )
     largest = sorted(estimate.components_at_peak.items(), key=lambda item: -item[1])[:3]
     at = estimate.peak
-    text = (
-        f"The step peaks at {format_bytes(highest)}: {at.label}" + (f", micro-step {at.micro_step}" if at.micro_step else "")
-        + f". Most of it is {', '.join(f'{_words(n)} {format_bytes(b)}' for n, b in largest if b)}."
-        + (" The band under the capacity is what the context, workspaces and fragmentation take." if room.tensors_bytes else "")
-    )  # fmt: skip
+    where = at.label + (f", micro-step {at.micro_step}" if at.micro_step else "")
+    most = ", ".join(f"{_words(name)} {format_bytes(size)}" for name, size in largest if size)
+    text = f"The step peaks at {format_bytes(highest)}: {where}. Most of it is {most}."
+    if room.tensors_bytes:
+        text += " The band under the capacity is what the context, workspaces and fragmentation take."
     return Figure("Memory over one optimizer step", {"data": data, "layout": layout}, text)
 
 
@@ -152,29 +160,29 @@ class Curve:
     colour: str
     fits_to: int | None
 
+
 def _draw_curves(xs: Sequence[int], curves: Sequence[Curve]) -> list[Spec]:
     """Traces of the curves, and a cross where each stops fitting; its name says that too."""
-    data = []
+    data: list[Spec] = []
     for curve in curves:
-        ends = curve.fits_to is not None and xs[0] <= curve.fits_to < xs[-1]
-        name = f"{curve.name}: fits to {curve.fits_to:,}" if ends else curve.name
+        fits_to = curve.fits_to if curve.fits_to is not None and xs[0] <= curve.fits_to < xs[-1] else None
+        name = curve.name if fits_to is None else f"{curve.name}: fits to {fits_to:,}"
         data.append({"type": "scatter", "mode": "lines", "name": name, "x": list(xs),
                      "y": [round(gib(p), 3) for p in curve.peaks], "line": {"color": curve.colour, "width": 2.5},
                      "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
-        if ends:
-            size = next(peak for x, peak in zip(xs, curve.peaks, strict=True) if x >= curve.fits_to)
-            data.append({"type": "scatter", "mode": "markers", "x": [curve.fits_to], "y": [gib(size)], "showlegend": False,
-                         "hoverinfo": "skip", "marker": {"symbol": "x", "size": 9, "color": curve.colour}})  # fmt: skip
+        if fits_to is not None:
+            size = next(peak for x, peak in zip(xs, curve.peaks, strict=True) if x >= fits_to)
+            data.append(_point(fits_to, size, {"symbol": "x", "size": 9, "color": curve.colour}))
     return data
 
 
 def _draw_here(layout: Spec, at: int, size: int, name: str, *, left: bool) -> Spec:
     layout["annotations"].append(
         {"x": at, "y": gib(size), "text": f"<b>{name}: {format_bytes(size)}</b>", "showarrow": True, "arrowhead": 0,
-         "arrowwidth": 1, "arrowcolor": "#888", "standoff": 6, "ax": 0, "ay": -36, "xanchor": "right" if left else "left"}
+         "arrowwidth": 1, "arrowcolor": "#888", "standoff": 6, "ax": 0, "ay": -36,
+         "xanchor": "right" if left else "left"}
     )  # fmt: skip
-    return {"type": "scatter", "mode": "markers", "x": [at], "y": [gib(size)], "hoverinfo": "skip", "showlegend": False,
-            "marker": DOT}  # fmt: skip
+    return _point(at, size, DOT)
 
 
 def _curves_top(curves: Sequence[Curve], now: int, room: Room) -> float:
@@ -187,7 +195,7 @@ def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tupl
     """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak."""
     at, now = here
     top = _curves_top((eager, fused), now, room)
-    layout = _layout("sequence length in tokens", top, legend=True)
+    layout = _layout("sequence length in tokens", top)
     data = _draw_curves(lengths, (eager, fused))
     data.append(_draw_here(layout, at, now, f"{at:,} tokens", left=at > lengths[-1] / 2))
     _draw_room(layout, room)
@@ -206,7 +214,7 @@ def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room:
     at, now = here
     top = _curves_top((deferred, each), now, room)
     steps = range(1, len(each.peaks) + 1)
-    layout = _layout("micro-step of the accumulation window", top, legend=True)
+    layout = _layout("micro-step of the accumulation window", top)
     layout["xaxis"]["range"] = [0.5, steps[-1] + 0.5]
     data = _draw_curves(steps, (deferred, each))
     data.append(_draw_here(layout, at, now, f"micro-step {at}", left=at > steps[-1] / 2))
@@ -243,7 +251,7 @@ def measured_figure(points: Sequence[MemoryPoint], room: Room, growth: str = "")
     highest = {key: max(line, key=lambda p: p.value_bytes) for key, line in series.items()}
     shown = sorted(series, key=lambda key: -highest[key].value_bytes)[: len(LINES)]
     x_title, places = _places({key: series[key] for key in shown})
-    data = [
+    data: list[Spec] = [
         {"type": "scatter", "mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 4},
          "name": (f"rank {key[0]} " if key[0] is not None else "") + _words(key[1]), "x": places[key],
          "y": [round(gib(p.value_bytes), 3) for p in series[key]], "text": [_moment(p) for p in series[key]],
@@ -251,18 +259,18 @@ def measured_figure(points: Sequence[MemoryPoint], room: Room, growth: str = "")
         for colour, key in zip(LINES, shown, strict=False)
     ]  # fmt: skip
     top = highest[shown[0]]
-    layout = _layout(x_title, _top(top.value_bytes, room.capacity_bytes), legend=True) | {"hovermode": "closest"}
-    for trace in data:
-        trace["showlegend"] = True
+    layout = _layout(x_title, _top(top.value_bytes, room.capacity_bytes)) | {"hovermode": "closest"}
     _draw_room(layout, room)
     text = f"Highest: {format_bytes(top.value_bytes)}, {_moment(top)} ({top.source})."
     if len(series) > len(shown):
         text += f" The {len(shown)} highest of {len(series)} series are drawn."
-    return Figure("Memory as measured", {"data": data, "layout": layout}, f"{text} {growth[:1].upper()}{growth[1:]}".strip())
+    if growth:
+        text += f" {growth[0].upper()}{growth[1:]}."
+    return Figure("Memory as measured", {"data": data, "layout": layout}, text)
 
 
 def _places(series: Mapping[Any, Sequence[MemoryPoint]]) -> tuple[str, dict[Any, list[float]]]:
-    """Where on the axis each reading stands: its step, with micro-steps as its parts; the order where steps are not logged."""
+    """Where each reading stands: at its step, micro-steps as parts of it; in their order where steps are not logged."""
     readings = [point for line in series.values() for point in line]
     if any(point.step is None for point in readings):
         return "reading, in the order logged", {key: list(range(1, len(line) + 1)) for key, line in series.items()}

@@ -44,7 +44,7 @@ def launch(run: str | None = None, *, browser: bool = True, notebook: str = "wor
     port, token = _free_port(), secrets.token_hex(24)
     server = subprocess.Popen(command(work, port), env=environment(work, token, run), cwd=work, start_new_session=True)
     try:
-        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        signal.signal(signal.SIGTERM, _interrupt)
         _wait_until_up(server, port, token)
         url = f"http://127.0.0.1:{port}/doc/tree/{copy.name}?token={token}"
         print(f"Workbook: {url}\nCtrl-C stops it. Working copy: {copy}", flush=True)
@@ -69,7 +69,9 @@ def command(work: Path, port: int) -> list[str]:
     ]  # fmt: skip
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         if os.environ.get(ALLOW_ROOT) != "1":
-            raise DiagKitError(f"JupyterLab does not start as root unless told to: set {ALLOW_ROOT}=1, or use a normal account")
+            raise DiagKitError(
+                f"JupyterLab does not start as root unless told to: set {ALLOW_ROOT}=1, or use a normal account"
+            )
         line.append("--allow-root")
     return line
 
@@ -79,11 +81,13 @@ def environment(work: Path, token: str, run: str | None) -> dict[str, str]:
     lab = work / ".lab"
     settings = lab / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text('{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}\n', encoding="utf-8")
+    settings.write_text(
+        '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}\n', encoding="utf-8"
+    )
     env = dict(os.environ) | {
         "JUPYTER_TOKEN": token, "JUPYTER_PREFER_ENV_PATH": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "JUPYTERLAB_SETTINGS_DIR": str(lab / "settings"), "JUPYTERLAB_WORKSPACES_DIR": str(lab / "workspaces"),
-        places.START: os.getcwd(), places.STARTED: datetime.now(UTC).isoformat(timespec="milliseconds"),
+        places.START: str(Path.cwd()), places.STARTED: datetime.now(UTC).isoformat(timespec="milliseconds"),
     }  # fmt: skip
     env.pop(places.RUN, None)
     return env | ({places.RUN: str(Path(run).resolve())} if run is not None else {})
@@ -128,17 +132,25 @@ def _wait_until_up(server: subprocess.Popen[bytes], port: int, token: str) -> No
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise DiagKitError(f"JupyterLab ended with status {server.returncode} before it answered; its message is above")
+            raise DiagKitError(
+                f"JupyterLab ended with status {server.returncode} before it answered; its message is above"
+            )
         try:
             direct.open(probe, timeout=5).close()
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise DiagKitError(f"JupyterLab did not answer on 127.0.0.1:{port} within {START_SECONDS} s; start it by hand: jupyter lab")
+    raise DiagKitError(
+        f"JupyterLab did not answer on 127.0.0.1:{port} within {START_SECONDS} s; start it by hand: jupyter lab"
+    )
 
 
 def _has_display() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

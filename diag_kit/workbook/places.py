@@ -1,4 +1,4 @@
-"""Where the workbook's files are: shipped notebooks and samples, the user's work folder, the folder it was started in."""
+"""Where the workbook's files are: shipped notebooks and samples, the user's work folder, the folder it started in."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ def work_folder() -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DiagKitError(f"{root}: can't be made ({error.strerror}); set {FOLDER_VARIABLE} to a folder that you can write to") from error
+        raise DiagKitError(
+            f"{root}: can't be made ({error.strerror}); set {FOLDER_VARIABLE} to a folder that you can write to"
+        ) from error
     return root
 
 
 def start_folder() -> Path:
     """The folder that relative paths mean."""
-    return Path(os.environ.get(START) or os.getcwd())
+    return Path(os.environ.get(START) or Path.cwd())

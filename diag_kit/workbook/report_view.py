@@ -10,7 +10,7 @@ import ipywidgets as w
 from ..errors import DiagKitError
 from ..report import write
 from . import places
-from .controls import Download
+from .controls import Download, field
 from .figures import Figure
 from .html import render
 from .state import WorkbookState
@@ -24,27 +24,28 @@ class ReportView(w.VBox):
 
     def __init__(self, state: WorkbookState, figures: Any) -> None:
         self.state, self._figures = state, figures
-        self.formats = {suffix: w.Checkbox(value=True, description=title, indent=False) for suffix, (title, _) in FORMATS.items()}
-        self.redact = w.Checkbox(value=True, indent=False, description="Redact names, hosts, addresses, paths and secrets")
-        self.folder = w.Text(value=str(places.start_folder() / "diag-kit-report"), continuous_update=False)
+        self.formats = {
+            suffix: w.Checkbox(value=True, description=title, indent=False) for suffix, (title, _) in FORMATS.items()
+        }
+        self.redact = w.Checkbox(
+            value=True, indent=False, description="Redact names, hosts, addresses, paths and secrets"
+        )
+        self.folder = w.Text(value=str(places.start_folder() / "diag-kit-report"))
         self.export = w.Button(description="Export report", button_style="primary")
         self.status = w.HTML("<div role='status'></div>")
         self.links = w.HBox().add_class("dk-line")
         self.export.on_click(lambda _: self._export())
-        super().__init__([
-            w.HBox([*self.formats.values()]).add_class("dk-report"), self.redact,
-            w.VBox([w.HTML("<span>Save in folder</span>"), w.HBox([self.folder, self.export]).add_class("dk-line")]).add_class("dk-field"),
-            self.status, self.links,
-        ])  # fmt: skip
+        place = w.HBox([self.folder, self.export]).add_class("dk-line")
+        forms = w.HBox([*self.formats.values()]).add_class("dk-report")
+        super().__init__([forms, self.redact, field("Save in folder", place), self.status, self.links])
         self.add_class("dk").add_class("dk-stack")
 
     def _export(self) -> None:
         suffixes = [suffix for suffix, box in self.formats.items() if box.value]
         try:
             written = self.write(suffixes)
-        except (DiagKitError, OSError) as error:
-            reason = str(error) if isinstance(error, DiagKitError) else f"{error.filename}: {error.strerror}; choose another folder"
-            self.status.value, self.links.children = render("line.html", line=reason), ()
+        except DiagKitError as error:
+            self.status.value, self.links.children = render("line.html", line=str(error)), ()
             return
         self.status.value = render("saved.html", written=written, redacted=self.redact.value)
         self.links.children = [
@@ -57,7 +58,8 @@ class ReportView(w.VBox):
         Raises:
             DiagKitError: nothing is open, no form is chosen, or the folder can't be written to.
         """
-        if self.state.diagnosis is None:
+        state = self.state
+        if state.diagnosis is None:
             raise DiagKitError("open evidence first: there is nothing to report yet")
         if not suffixes:
             raise DiagKitError("choose at least one form: HTML, Markdown or JSON")
@@ -67,7 +69,6 @@ class ReportView(w.VBox):
         except OSError as error:
             raise DiagKitError(f"{folder}: can't be made ({error.strerror}); choose another folder") from error
         paths = [folder / f"diagnosis.{suffix}" for suffix in suffixes]
-        state = self.state
         what_if = {"logged": state.logged.to_json(), "explored": state.explored, "settings": state.settings.to_json()}
         drawn: list[Figure] = self._figures()
         for path in paths:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checklist import Checklist, Mark
+from ..checklist import Checklist
 from ..diagnosis import diagnose
 from ..errors import DiagKitError, StateError
 from ..findings import Diagnosis
@@ -15,53 +16,91 @@ from ..history import History
 from ..memory.settings import Settings, from_run
 from ..units import GIB
 from . import places
-from .rest import AtRest
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_SHAPE = ("n_layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings")
 MODELS: Mapping[str, Mapping[str, Any]] = {
-    "GPT-2 124M": dict(n_layers=12, hidden=768, heads=12, kv_heads=12, ffn=3072, gated_ffn=False, vocab=50257, tied_embeddings=True),
-    "Llama-3.2 1B": dict(n_layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, gated_ffn=True, vocab=128256, tied_embeddings=True),
-    "Llama-3 8B": dict(n_layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, gated_ffn=True, vocab=128256, tied_embeddings=False),
-    "Llama-2 13B": dict(n_layers=40, hidden=5120, heads=40, kv_heads=40, ffn=13824, gated_ffn=True, vocab=32000, tied_embeddings=False),
-    "Llama-3 70B": dict(n_layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, gated_ffn=True, vocab=128256, tied_embeddings=False),
-}  # fmt: skip
+    name: dict(zip(_SHAPE, numbers, strict=True))
+    for name, *numbers in (
+        ("GPT-2 124M", 12, 768, 12, 12, 3072, False, 50257, True),
+        ("Llama-3.2 1B", 16, 2048, 32, 8, 8192, True, 128256, True),
+        ("Llama-3 8B", 32, 4096, 32, 8, 14336, True, 128256, False),
+        ("Llama-2 13B", 40, 5120, 40, 40, 13824, True, 32000, False),
+        ("Llama-3 70B", 80, 8192, 64, 8, 28672, True, 128256, False),
+    )
+}
 """Shapes to assume where the evidence names no model, from the models' published ``config.json`` files."""
 
 ASSUMED_MODEL = "Llama-3.2 1B"
 ASSUMED_CAPACITY_BYTES = 80 * GIB
 
 
+class AtRest:
+    """Calls once, ``seconds`` after it was last asked to, on the kernel's own loop; at once where no loop runs.
+
+    A transaction or a table for each move of a slider would cost more than the move.
+    """
+
+    def __init__(self, call: Callable[[], None], seconds: float = 0.3) -> None:
+        self._call, self._seconds = call, seconds
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._call()
+            return
+        self.cancel()
+        self._waiting = loop.call_later(self._seconds, self.now)
+
+    def now(self) -> None:
+        """Call at once if a call is waited for."""
+        if self._waiting:
+            self.cancel()
+            self._call()
+
+    def cancel(self) -> None:
+        """Forget the call that is waited for."""
+        if self._waiting:
+            self._waiting.cancel()
+        self._waiting = None
+
+
 class WorkbookState:
-    """One page's state. ``on(what, call)`` listens to ``evidence``, ``what_if``, ``checklist`` or ``notice``.
+    """One page's state. ``on`` listens to ``evidence``, ``what_if``, ``explored``, ``checklist`` or ``notice``.
 
     Attributes:
         diagnosis: of the evidence now open; None before any is.
-        label: what is open, as a person would name it.
+        evidence: the paths that are open; empty for pasted text. ``label`` names them for a person.
         logged: the run's settings as the evidence states them, gaps assumed; ``origins`` names where each stands, and
             holds no name that is assumed.
         settings: the what-if, ``logged`` at first.
         explored: what-ifs that a person kept, for the report.
-        notice: what could not be kept or read, in one line; empty where all is well.
+        notice: what could not be kept or read back, in one line; empty where all is well.
     """
 
-    def __init__(self, history: History | None = None) -> None:
+    def __init__(self) -> None:
         self.notice = ""
+        self.history: History | None = None
         try:
-            self.history = history or History()
+            self.history = History()
         except StateError as error:
-            self.history, self.notice = None, str(error)
+            self.notice = str(error)
         self.diagnosis: Diagnosis | None = None
+        self.evidence: tuple[str, ...] = ()
         self.label = ""
-        self.logged = self.settings = assumed_settings({})
+        self.logged = self.settings = assumed_settings({"capacity_bytes": ASSUMED_CAPACITY_BYTES})
         self.origins: dict[str, str] = {}
         self.explored: list[dict[str, Any]] = []
-        self.checklist: Checklist | None = None
+        self.checklist = Checklist(())
         self._listeners: dict[str, list[Callable[[], None]]] = {}
         self._save_soon = AtRest(self.save_now)
 
     def on(self, what: str, call: Callable[[], None]) -> None:
+        """Call ``call`` after each change of ``what``."""
         self._listeners.setdefault(what, []).append(call)
 
     def _tell(self, *whats: str) -> None:
@@ -70,7 +109,11 @@ class WorkbookState:
                 call()
 
     def open(
-        self, *paths: str | Path, text: str | None = None, label: str = "", on_progress: Callable[..., None] | None = None
+        self,
+        *paths: str | Path,
+        text: str | None = None,
+        label: str = "",
+        on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """Diagnose evidence and show it. Where it can't be read, what was open stays.
 
@@ -80,32 +123,32 @@ class WorkbookState:
         resolved = [places.start_folder() / Path(p).expanduser() for p in paths]
         diagnosis = diagnose(*resolved, text=text, on_progress=on_progress)
         self.save_now()
-        self.diagnosis = diagnosis
-        self.label = label or ", ".join(p.name for p in resolved) or "pasted text"
+        self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
+        self.label = label or ", ".join(p.name for p in resolved)
         self.logged, self.origins = prefill(diagnosis)
         self.settings, self.explored = self.logged, []
         self.checklist = Checklist.from_diagnosis(diagnosis)
-        self._keep(self._restore, tuple(map(str, resolved)))
-        self._tell("evidence", "what_if", "checklist")
+        self._keep(lambda history: self._restore(history, diagnosis))
+        self._tell("evidence", "what_if", "explored", "checklist")
 
-    def _restore(self, evidence: tuple[str, ...]) -> None:
-        key, history = self.diagnosis.content_key, self.history
+    def _restore(self, history: History, diagnosis: Diagnosis) -> None:
+        key = diagnosis.content_key
         self.checklist.restore(history.marks(key))
         self.checklist.on_change = lambda item, by, mark: self._keep(
-            lambda: history.save_mark(key, mark.to_json()) if mark else history.drop_mark(key, item, by)
+            lambda kept: kept.save_mark(key, mark.to_json()) if mark else kept.drop_mark(key, item, by)
         )
+        history.save_diagnosis(key, diagnosis.to_json(), self.evidence)
         if saved := history.what_if(key):
             self.explored = saved.get("explored", [])
             self.settings = Settings.from_json(saved["settings"])
-        history.save_diagnosis(key, self.diagnosis.to_json(), evidence)
 
-    def _keep(self, act: Callable[..., None], *args: Any) -> None:
-        """Read or write history; what fails is said once and stops nothing."""
-        notice = ""
+    def _keep(self, act: Callable[[History], None]) -> None:
+        """Read or write history; what fails is said in ``notice`` and stops nothing."""
         if self.history is None:
             return
+        notice = ""
         try:
-            act(*args)
+            act(self.history)
         except (DiagKitError, KeyError, TypeError) as error:
             notice = str(error)
         if notice != self.notice:
@@ -113,7 +156,7 @@ class WorkbookState:
             self._tell("notice")
 
     def change(self, **changes: Any) -> None:
-        """Set what-if settings; a value the memory model refuses raises `SettingsError` and changes nothing."""
+        """Set what-if settings; a value that the memory model refuses raises `SettingsError` and changes nothing."""
         self.settings = self.settings.with_(**changes)
         self._tell("what_if")
         self._save_soon()
@@ -124,9 +167,15 @@ class WorkbookState:
         self._tell("what_if")
         self._save_soon()
 
-    def explore(self, note: Mapping[str, Any]) -> None:
-        """Keep this what-if for the report."""
-        self.explored = [*self.explored, dict(note)]
+    def explore(self) -> None:
+        """Keep the settings as they stand for the report."""
+        self.explored = [*self.explored, {"settings": self.settings.to_json()}]
+        self._tell("explored")
+        self.save_now()
+
+    def forget_explored(self) -> None:
+        """Keep no what-if for the report."""
+        self.explored = []
         self._tell("explored")
         self.save_now()
 
@@ -136,23 +185,18 @@ class WorkbookState:
         Raises:
             StateError: no name was given.
         """
-        if self.checklist is None:
-            return
         if state == "todo" and not note.strip():
             self.checklist.clear(item, by)
         else:
             self.checklist.mark(item, state, by, note)
         self._tell("checklist")
 
-    def current(self, item: str) -> Mark:
-        return self.checklist.current(item)
-
     def save_now(self) -> None:
         """Keep the what-if. Marks are kept as they are set."""
         self._save_soon.cancel()
         if self.diagnosis is not None:
-            document = {"settings": self.settings.to_json(), "explored": self.explored}
-            self._keep(lambda: self.history.save_what_if(self.diagnosis.content_key, document))
+            key, document = self.diagnosis.content_key, {"settings": self.settings.to_json(), "explored": self.explored}
+            self._keep(lambda history: history.save_what_if(key, document))
 
     def series(self) -> pd.DataFrame:
         """The memory that the evidence measured, one row a reading: rank, step, micro_step, metric, bytes, where."""
@@ -162,22 +206,21 @@ class WorkbookState:
         rows = [(p.rank, p.step, p.micro_step, p.metric, p.value_bytes, str(p.source)) for p in points]
         return pd.DataFrame(rows, columns=["rank", "step", "micro_step", "metric", "bytes", "where"])
 
-    def start_on(self) -> Sequence[str]:
+    def start_on(self) -> tuple[str, ...]:
         """The evidence to open first: what was opened last since the command, else its run, else a bundled sample."""
         run, started = os.environ.get(places.RUN), os.environ.get(places.STARTED)
         if started and self.history:
             last = next(iter(self.history.past(1)), None)
             if last and last.when > started and last.evidence and all(Path(p).exists() for p in last.evidence):
                 return last.evidence
-        if run:
-            return (run,)
-        return tuple(str(sample.path) for sample in places.samples()[:1])
+        return (run,) if run else tuple(str(sample.path) for sample in places.samples()[:1])
 
 
 def assumed_settings(known: Mapping[str, Any]) -> Settings:
-    """Settings of a run that names no model: a published shape near its size in its place."""
-    settings, _ = from_run({**known, "model": MODELS[ASSUMED_MODEL]})
-    assert settings is not None, "a whole model leaves nothing missing"
+    """Settings of a run that names no model: a published shape in its place."""
+    settings, missing = from_run({**known, "model": MODELS[ASSUMED_MODEL]})
+    if settings is None:
+        raise AssertionError(f"a whole model leaves nothing to ask for, yet: {missing}")
     return settings
 
 
@@ -185,9 +228,9 @@ def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str]]:
     """The run's settings and where each is stated. A name that is not in the second is assumed."""
     known = {name: value for name, (value, _) in diagnosis.settings.items()}
     origins = {name: str(source) for name, (_, source) in diagnosis.settings.items()}
-    if diagnosis.failure and "capacity_bytes" not in known:
-        if total := diagnosis.failure.facts.get("total_bytes"):
-            known["capacity_bytes"], origins["capacity_bytes"] = total, str(diagnosis.failure.source)
+    total = diagnosis.failure.facts.get("total_bytes") if diagnosis.failure else None
+    if total and diagnosis.failure and "capacity_bytes" not in known:
+        known["capacity_bytes"], origins["capacity_bytes"] = total, str(diagnosis.failure.source)
     known.setdefault("capacity_bytes", ASSUMED_CAPACITY_BYTES)
     settings, _ = from_run(known)
     if settings is None:
@@ -195,5 +238,5 @@ def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str]]:
         settings = assumed_settings(known)
     if diagnosis.figures.get("growth") == "per-micro-step" and "backward" not in known:
         settings = settings.with_(backward="deferred")
-        origins["backward"] = "from growth per micro-step"
+        origins["backward"] = "growth per micro-step"
     return settings, origins

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -16,33 +17,35 @@ from ..errors import DiagKitError
 from ..memory.formulas import device_limit, estimate, micro_step_curve, peak_bytes, quadratics
 from ..memory.plan import remedies
 from ..memory.settings import Settings
-from ..units import GIB, format_bytes, gib
+from ..units import GIB, gib
 from . import figures
 from .controls import Choice, Number
 from .html import render
 from .plot_view import PlotView
-from .rest import AtRest
-from .state import MODELS, WorkbookState
+from .state import MODELS, AtRest, WorkbookState
 
-LENGTHS = [256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072]
+LENGTHS = sorted(n << k for n in (2, 3) for k in range(7, 17))
 COUNTS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
 CARDS = [8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 141, 180, 192, 256, 288]
 OWN = "own"
 LONGEST = 1 << 24
 """Sequence lengths are searched up to here for the one that still fits."""
 
-NUMBERS = {"seq_len": ("Sequence length", "tokens", LENGTHS), "micro_batch": ("Micro-batch", "sequences", COUNTS),
-           "grad_accum": ("Accumulation", "micro-steps", COUNTS)}  # fmt: skip
-CHOICES = {
-    "attention": ("Attention kernel", [["eager", "eager: scores in memory"], ["sdpa", "sdpa: what torch picks"],
-                                       ["flash", "flash: fused"], ["efficient", "memory-efficient: fused"]]),
-    "checkpointing": ("Checkpointing", [["none", "none"], ["selective", "selective"], ["full", "full"]]),
-    "backward": ("Backward", [["each-micro-batch", "after each micro-batch"], ["deferred", "deferred to the window's end"]]),
-    "precision": ("Precision", [["fp32", "fp32"], ["bf16", "bf16"], ["fp16", "fp16"], ["amp-bf16", "bf16 autocast, fp32 weights"],
-                                ["amp-fp16", "fp16 autocast, fp32 weights"]]),
-    "optimizer": ("Optimizer", [["adamw", "AdamW"], ["adamw-fused", "AdamW, fused"], ["adamw-loop", "AdamW, loop"],
-                                ["adamw-foreach", "AdamW, foreach"], ["adamw-8bit", "AdamW, 8-bit"], ["adafactor", "Adafactor"],
-                                ["sgd", "SGD"], ["none", "none"]]),
+NUMBERS = {
+    "seq_len": ("Sequence length", "tokens", LENGTHS),
+    "micro_batch": ("Micro-batch", "sequences", COUNTS),
+    "grad_accum": ("Accumulation", "micro-steps", COUNTS),
+}
+CHOICES: dict[str, tuple[str, dict[str, str]]] = {
+    "attention": ("Attention kernel", {"eager": "eager: scores in memory", "sdpa": "sdpa: what torch picks",
+                                       "flash": "flash: fused", "efficient": "memory-efficient: fused"}),
+    "checkpointing": ("Checkpointing", {"none": "none", "selective": "selective", "full": "full"}),
+    "backward": ("Backward", {"each-micro-batch": "after each micro-batch", "deferred": "once, at the end"}),
+    "precision": ("Precision", {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16",
+                                "amp-bf16": "bf16 autocast, fp32 weights", "amp-fp16": "fp16 autocast, fp32 weights"}),
+    "optimizer": ("Optimizer", {"adamw": "AdamW", "adamw-fused": "AdamW, fused", "adamw-loop": "AdamW, loop",
+                                "adamw-foreach": "AdamW, foreach", "adamw-8bit": "AdamW, 8-bit",
+                                "adafactor": "Adafactor", "sgd": "SGD", "none": "none"}),
 }  # fmt: skip
 SHAPE = {"n_layers": "Layers", "hidden": "Hidden size", "heads": "Heads", "kv_heads": "Key/value heads",
          "ffn": "Feed-forward size", "vocab": "Vocabulary"}  # fmt: skip
@@ -54,32 +57,41 @@ class WhatIfView(w.VBox):
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
         self._showing = False
+        self._micro_steps = AtRest(self._show_micro_steps, seconds=0.03)
         self._tables = AtRest(self._show_tables)
         self._drawn: dict[str, figures.Figure] = {}
         numbers = {name: Number(label=label, unit=unit) for name, (label, unit, _) in NUMBERS.items()}
-        choices = {name: Choice(label=label, options=options) for name, (label, options) in CHOICES.items()}
+        choices = {
+            name: Choice(label=label, options=[list(pair) for pair in options.items()])
+            for name, (label, options) in CHOICES.items()
+        }
         capacity = Number(label="GPU capacity", unit="GiB", stops=CARDS, whole=False, low=1, high=2048)
         self.shape = {name: Number(label=label, high=1e7) for name, label in SHAPE.items()}
-        self.model = Choice(label="Model", options=[[OWN, "its own numbers, below"], *([name, name] for name in MODELS)])
-        self.controls = {**numbers, **choices, "capacity_bytes": capacity}
-        for name, control in {**numbers, **choices}.items():
-            control.observe(lambda change, name=name: self._change(**{name: _plain(change.new)}), "value")
+        models = [[OWN, "its own numbers, below"], *([name, name] for name in MODELS)]
+        self.model = Choice(label="Model", options=models)
+        self.controls: dict[str, Any] = numbers | choices | {"capacity_bytes": capacity}
+        for name in (*numbers, *choices):
+            self.controls[name].observe(lambda change, name=name: self._change(**{name: _plain(change.new)}), "value")
         capacity.observe(lambda change: self._change(capacity_bytes=round(change.new * GIB)), "value")
-        self.model.observe(lambda change: change.new != OWN and self._change(model=dict(MODELS[change.new])), "value")
-        for name, control in self.shape.items():
-            control.observe(lambda change, name=name: self._change(model={**self._shape(), name: int(change.new)}), "value")
+        self.model.observe(self._choose_model, "value")
+        for name, number in self.shape.items():
+            number.observe(lambda change, name=name: self._change_shape(name, change.new), "value")
 
         self.verdict, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML()
-        self.plots = {name: PlotView(height=height) for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))}
+        self.plots = {
+            name: PlotView(height=height)
+            for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))
+        }
         self.words = {name: w.HTML() for name in self.plots}
-        self.reset = w.Button(description="Back to the run as logged", tooltip="Set every control to what the evidence states")
-        self.keep = w.Button(description="Keep for the report", tooltip="Add these settings and their peak to the report")
+        self.reset = w.Button(description="Back to the run as logged", tooltip="Set all to what the evidence states")
+        self.keep = w.Button(description="Keep for the report", tooltip="Add these settings and their peak to it")
         self.kept = w.HTML()
         self.reset.on_click(lambda _: state.reset())
-        self.keep.on_click(lambda _: state.explore(self._note()))
+        self.keep.on_click(lambda _: state.explore())
         self.measured = self._figure("measured", "Memory as measured")
         shape = w.Accordion([w.VBox([self.model, *self.shape.values()]).add_class("dk-stack")], titles=("Model",))
-        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.kept]).add_class("dk-controls").add_class("dk-card")
+        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.kept])
+        controls.add_class("dk-controls").add_class("dk-card")
         drawn = w.VBox([
             self.verdict,
             self._figure("step", "Memory over one optimizer step"),
@@ -90,17 +102,23 @@ class WhatIfView(w.VBox):
         super().__init__([w.GridBox([controls, drawn]).add_class("dk-what-if")])
         self.add_class("dk")
         state.on("what_if", self._show)
-        state.on("evidence", self._show_measured)
+        state.on("evidence", self._show_evidence)
         state.on("explored", self._show_kept)
-        self._show_measured()
-        self._show()
+        for show in (self._show_evidence, self._show_kept, self._show):
+            show()
 
     def _figure(self, name: str, title: str) -> w.VBox:
         return w.VBox([w.HTML(f"<h3>{title}</h3>"), self.plots[name], self.words[name]]).add_class("dk-figure")
 
-    def _shape(self) -> dict[str, Any]:
-        model = self.state.settings.model
-        return {name: getattr(model, name) for name in (*SHAPE, "gated_ffn", "tied_embeddings")}
+    def _choose_model(self, change: Any) -> None:
+        if change.new != OWN:
+            self._change(model=dict(MODELS[change.new]))
+
+    def _change_shape(self, name: str, value: float) -> None:
+        model = asdict(self.state.settings.model) | {name: int(value)}
+        if name in ("hidden", "heads"):
+            model["head_dim"] = 0  # follows from the two
+        self._change(model=model)
 
     def _change(self, **changes: Any) -> None:
         if self._showing:
@@ -112,7 +130,7 @@ class WhatIfView(w.VBox):
             self._show_controls()
 
     def _show(self) -> None:
-        """Controls, plots and the verdict from the state's settings; tables follow once the controls rest."""
+        """Controls, verdict and first plots from the state's settings; the rest follows once the controls rest."""
         settings = self.state.settings
         now, room = estimate(settings), room_of(settings)
         here = now.peak_allocated_bytes
@@ -127,21 +145,26 @@ class WhatIfView(w.VBox):
             )
         )
         self._draw("length", figures.length_figure(lengths, eager, fused, (settings.seq_len, here), room))
+        change = here - _peak(self.state.logged)
+        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
+        self._micro_steps()
+        self._tables()
+
+    def _show_micro_steps(self) -> None:
+        settings = self.state.settings
+        room = room_of(settings)
         window = max(8, 1 << (settings.grad_accum - 1).bit_length())
         alike = settings.with_(grad_accum=1, backward="each-micro-batch")
         deferred, each = (
             figures.Curve(name, peaks, colour, figures.last_fit(peaks, room))
             for name, colour, peaks in (
-                ("graphs kept", figures.RISING, _micro_steps(alike, window, "deferred")),
-                ("backward each micro-step", figures.FLAT, _micro_steps(alike, window, "each-micro-batch")),
+                ("graphs kept", figures.RISING, _cached_micro_steps(alike, window, "deferred")),
+                ("backward each micro-step", figures.FLAT, _cached_micro_steps(alike, window, "each-micro-batch")),
             )
         )
         mine = deferred if settings.backward == "deferred" else each
         at = settings.grad_accum
         self._draw("micro_step", figures.micro_step_figure(deferred, each, (at, mine.peaks[at - 1]), room))
-        change = here - _peak(self.state.logged)
-        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
-        self._tables()
 
     def _show_tables(self) -> None:
         settings = self.state.settings
@@ -150,7 +173,8 @@ class WhatIfView(w.VBox):
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
-        return list(self._drawn.values())
+        self._micro_steps.now()
+        return [self._drawn[name] for name in self.plots if name in self._drawn]
 
     def _draw(self, name: str, figure: figures.Figure) -> None:
         self._drawn[name] = figure
@@ -166,40 +190,34 @@ class WhatIfView(w.VBox):
                 logged = value == getattr(self.state.logged, name)
                 control.assumed = not (logged and name in origins)
                 control.origin = origins.get(name, "assumed") if logged else "changed"
-                if name in NUMBERS:
-                    control.stops = sorted({*NUMBERS[name][2], getattr(self.state.logged, name)})
-                    control.value = value
-                elif name == "capacity_bytes":
-                    control.value = round(gib(value), 2) if value else control.value or 80
-                else:
-                    control.value = value
+                control.value = round(gib(value), 2) if name == "capacity_bytes" else value
             for name, control in self.shape.items():
                 control.value = getattr(settings.model, name)
-            shape = self._shape()
-            self.model.value = next((name for name, known in MODELS.items() if known == shape), OWN)
-            self.model.origin = origins.get("model", "assumed") if settings.model == self.state.logged.model else "changed"
+            shape = asdict(settings.model)
+            self.model.value = next((name for name, known in MODELS.items() if known.items() <= shape.items()), OWN)
+            self.model.origin = (
+                origins.get("model", "assumed") if settings.model == self.state.logged.model else "changed"
+            )
             self.model.assumed = "model" not in origins
         finally:
             self._showing = False
 
-    def _show_measured(self) -> None:
-        diagnosis = self.state.diagnosis
-        figure = figures.measured_figure(diagnosis.points, figures.Room(self.state.logged.capacity_bytes), diagnosis.growth) if diagnosis else None
+    def _show_evidence(self) -> None:
+        """What a what-if does not move: the sliders' stops and the memory that was measured."""
+        for name, (_, _, stops) in NUMBERS.items():
+            self.controls[name].stops = sorted({*stops, getattr(self.state.logged, name)})
+        diagnosis, figure = self.state.diagnosis, None
+        if diagnosis:
+            room = figures.Room(self.state.logged.capacity_bytes)
+            figure = figures.measured_figure(diagnosis.points, room, diagnosis.growth)
         self.measured.layout.display = "" if figure else "none"
         self._drawn.pop("measured", None)
         if figure:
             self._draw("measured", figure)
-        self._show_kept()
 
     def _show_kept(self) -> None:
         n = len(self.state.explored)
         self.kept.value = f"<p class='dk-status' role='status'>{n} kept for the report</p>" if n else ""
-
-    def _note(self) -> dict[str, Any]:
-        settings, now = self.state.settings, estimate(self.state.settings)
-        changed = {name: getattr(settings, name) for name in self.controls if getattr(settings, name) != getattr(self.state.logged, name)}
-        return {"settings": settings.to_json(), "changed": changed, "peak_allocated_bytes": now.peak_allocated_bytes,
-                "headroom_bytes": now.headroom_bytes, "fits": now.fits}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -214,20 +232,22 @@ def room_of(settings: Settings) -> figures.Room:
 
 _peak = lru_cache(8)(peak_bytes)
 _moments = lru_cache(64)(quadratics)
-_micro_steps = lru_cache(64)(micro_step_curve)
+_cached_micro_steps = lru_cache(64)(micro_step_curve)
 
 
-def _length_curve(name: str, settings: Settings, colour: str, lengths: Sequence[int], room: figures.Room) -> figures.Curve:
+def _length_curve(
+    name: str, settings: Settings, colour: str, lengths: Sequence[int], room: figures.Room
+) -> figures.Curve:
     """Peak over length; its polynomials don't depend on the length that is set, so a length slider reuses them."""
     moments = _moments(settings, "seq_len")
 
-    def peak(n: int) -> float:
-        return max(a + n * (b + n * c) for a, b, c in moments)
+    def peak(n: int) -> int:
+        return round(max(a + n * (b + n * c) for a, b, c in moments))
 
     fits_to = None
     if room.tensors_bytes is not None:
         fits_to = bisect_right(range(1, LONGEST), room.tensors_bytes, key=peak) or None
-    return figures.Curve(name, [round(peak(n)) for n in lengths], colour, fits_to)
+    return figures.Curve(name, [peak(n) for n in lengths], colour, fits_to)
 
 
 def _axis(here: int) -> list[int]:

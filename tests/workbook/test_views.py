@@ -1,0 +1,280 @@
+"""Views without a kernel: set traits, read traits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from diag_kit.workbook import Workbook, places, workbook
+from diag_kit.workbook.diagnosis_view import page
+from diag_kit.workbook.state import WorkbookState
+
+
+def spec(book: Workbook, plot: str) -> dict:
+    return json.loads(book.what_if.plots[plot].spec)
+
+
+def drawn_text(book: Workbook, plot: str) -> str:
+    return " ".join(a["text"] for a in spec(book, plot)["layout"]["annotations"])
+
+
+def test_a_slider_moves_plots_words_and_verdict(book: Workbook) -> None:
+    """Moving one control redraws from the new settings, in the drawing, in its text alternative and beside it."""
+    book.what_if.controls["seq_len"].value = 2048
+    assert "2,048 tokens" in drawn_text(book, "length")
+    assert "At 2,048 tokens" in book.what_if.words["length"].value
+    assert "At 2,048 tokens" in book.what_if.plots["length"].alt
+    assert "against the run as logged" in book.what_if.verdict.value
+
+
+def test_controls_say_where_their_value_comes_from(book: Workbook) -> None:
+    """From the evidence with its line, assumed, or changed by hand; back again on reset."""
+    controls = book.what_if.controls
+    assert (controls["seq_len"].origin, controls["seq_len"].assumed) == ("settings.yaml:3", False)
+    assert (controls["optimizer"].origin, controls["optimizer"].assumed) == ("assumed", True)
+    controls["seq_len"].value = 2048
+    assert (controls["seq_len"].origin, controls["seq_len"].assumed) == ("changed", True)
+    book.what_if.reset.click()
+    assert (controls["seq_len"].value, controls["seq_len"].origin) == (4096, "settings.yaml:3")
+
+
+def test_a_choice_changes_the_estimate(book: Workbook) -> None:
+    """A fused kernel takes the attention scores out of the stack."""
+    names = [trace.get("name") for trace in spec(book, "step")["data"]]
+    assert "attention scores" in names
+    book.what_if.controls["attention"].value = "flash"
+    assert "attention scores" not in [trace.get("name") for trace in spec(book, "step")["data"]]
+
+
+def test_model_by_name_and_by_number(book: Workbook) -> None:
+    """A published shape fills the numbers; a changed number makes it the run's own again."""
+    view = book.what_if
+    view.model.value = "Llama-3 8B"
+    assert view.shape["hidden"].value == 4096
+    view.shape["n_layers"].value = 8
+    assert book.state.settings.model.n_layers == 8
+    assert view.model.value == "own"
+
+
+def test_a_refused_value_is_one_line_and_the_control_goes_back(book: Workbook) -> None:
+    """Settings that no model can have leave plots as they were and say why."""
+    before = book.what_if.plots["step"].spec
+    book.what_if.shape["heads"].value = 0
+    assert "dk-error" in book.what_if.verdict.value
+    assert book.what_if.shape["heads"].value == 32
+    assert book.what_if.plots["step"].spec == before
+
+
+def test_remedies_and_numbers_follow(book: Workbook) -> None:
+    """The tables beside the plots carry GiB and formulas, and follow the controls."""
+    assert "Use a fused attention kernel" in book.what_if.remedies.value
+    assert "GiB" in book.what_if.remedies.value
+    book.what_if.controls["attention"].value = "flash"
+    assert "Use a fused attention kernel" not in book.what_if.remedies.value
+    assert "<code>" in book.what_if.numbers.value
+
+
+def test_tables_wait_until_a_control_rests(book: Workbook) -> None:
+    """On a kernel's loop a burst of moves draws each plot but makes the tables once, after the last."""
+
+    async def moves() -> tuple[str, str]:
+        before = book.what_if.remedies.value
+        for length in (1024, 2048, 8192):
+            book.what_if.controls["seq_len"].value = length
+        during = book.what_if.remedies.value
+        assert before == during
+        await asyncio.sleep(0.5)
+        return during, book.what_if.remedies.value
+
+    during, after = asyncio.run(moves())
+    assert during != after
+
+
+def test_samples_open_by_choice(book: Workbook) -> None:
+    """Choosing a sample opens it; opening something else clears the choice."""
+    sample = next(s for s in places.samples() if s.title == "Healthy run")
+    book.evidence.sample.value = str(sample.path)
+    assert book.state.diagnosis.family == "ok"
+    assert "Open: healthy-run" in book.evidence.status.value
+    book.evidence.text.value = "CUDA out of memory. Tried to allocate 20.00 MiB"
+    book.evidence.open_text.click()
+    assert book.evidence.sample.value == ""
+    assert "Open: pasted text" in book.evidence.status.value
+
+
+def test_a_path_opens_by_button_and_by_enter(book: Workbook, run: Path) -> None:
+    """Both ways read the path; an empty one says what to type."""
+    book.evidence.path.value = str(run / "train.log")
+    book.evidence.open_path.click()
+    assert book.state.evidence == (str(run / "train.log"),)
+    book.evidence.path.value = str(run)
+    book.evidence.path._handle_custom_msg({"event": "submit"}, [])
+    assert book.state.evidence == (str(run),)
+    book.evidence.path.value = " "
+    book.evidence.open_path.click()
+    assert "type the path" in book.evidence.status.value
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda p: p / "gone.log", "no such file"),
+        (lambda p: (p / "empty.log").write_text("") and p or p / "empty.log", "is empty"),
+        (lambda p: (p / "core").write_bytes(bytes(range(256)) * 64) and p / "core", "core"),
+        (lambda p: (p / "void").mkdir() or p / "void", "holds no files"),
+    ],
+)
+def test_bad_input_is_one_line(book: Workbook, tmp_path: Path, make, told: str) -> None:  # noqa: ANN001
+    """A missing path, an empty file, a binary and an empty folder each give one line, and the page stays as it was."""
+    before = book.diagnosis.page.value
+    book.evidence.path.value = str(make(tmp_path))
+    book.evidence.open_path.click()
+    status = book.evidence.status.value
+    assert told in status
+    assert 'role="alert"' in status
+    assert "Traceback" not in status
+    assert book.diagnosis.page.value == before
+
+
+def test_uploads_are_read_and_large_ones_refused(book: Workbook) -> None:
+    """A small upload opens under its name; a large one is refused before it is read."""
+    file = {"name": "u.log", "type": "", "size": 46, "content": b"CUDA out of memory. Tried to allocate 2.00 GiB",
+            "last_modified": datetime(2026, 1, 1, tzinfo=UTC)}  # fmt: skip
+    book.evidence.upload.value = (file,)
+    assert "Open: u.log" in book.evidence.status.value
+    book.evidence.upload.value = ({**file, "size": 10 * 1024**2},)
+    assert "too much to upload" in book.evidence.status.value
+
+
+def test_progress_is_shown_and_ends(book: Workbook, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large file is read, the line and the bar say how far; afterwards the bar is gone."""
+    seen = []
+    monkeypatch.setattr(book.state, "open", lambda *paths, on_progress, **more: (on_progress("big.log", 1 << 29, 1 << 30), seen.append(
+        (book.evidence.progress.value, book.evidence.progress.layout.display, book.evidence.status.value))))  # fmt: skip
+    book.evidence.path.value = str(run)
+    book.evidence.open_path.click()
+    ((value, display, status),) = seen
+    assert (value, display) == (0.5, "")
+    assert "Reading big.log" in status
+    assert book.evidence.progress.layout.display == "none"
+
+
+def test_log_text_is_escaped() -> None:
+    """Markup in a log is text on the page, in its message and in its context, and control characters are shown."""
+    state = WorkbookState()
+    hostile = "<img src=x onerror=alert(1)> \x1b[31m"
+    state.open(text=f"{hostile}\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB {hostile}\n{hostile}\n")
+    shown = page(state.diagnosis)
+    assert "<img" not in shown
+    assert "&lt;img src=x" in shown
+    assert "\x1b" not in shown
+
+
+def test_diagnosis_shows_the_message_in_numbers(book: Workbook) -> None:
+    """What failed first, the line in its context, how the message divides the device, and the arithmetic in words."""
+    shown = book.diagnosis.page.value
+    assert "train.log:9" in shown
+    assert "<mark>torch.OutOfMemoryError" in shown
+    for size in ("74.00 GiB", "2.10 GiB"):
+        assert size in shown
+    assert "softmax" in shown
+
+
+def test_a_run_that_did_not_fail_has_no_failure_card() -> None:
+    """No empty boxes where there is nothing to show."""
+    state = WorkbookState()
+    state.open(next(s.path for s in places.samples() if s.title == "Healthy run"))
+    shown = page(state.diagnosis)
+    assert "What failed first" not in shown
+    assert "arithmetic" not in shown
+
+
+def test_checklist_marks_reach_the_state_under_a_name(book: Workbook) -> None:
+    """A mark from the board is kept under the board's name; the status line counts it."""
+    board = book.checklist.board
+    item = next(item for item in book.state.checklist if item.evidence is None)
+    before = board.status
+    board.who = "Ada"
+    board.marks = {**board.marks, item.id: {"state": "confirmed", "note": "flat after step 2", "by": ""}}
+    mark = book.state.checklist.current(item.id)
+    assert (mark.state, mark.note, mark.by) == ("confirmed", "flat after step 2", "Ada")
+    assert board.marks[item.id]["by"] == "Ada"
+    assert board.status != before
+
+
+def test_a_mark_without_a_name_is_refused_in_one_line(book: Workbook) -> None:
+    """The board says what is missing and shows the state as it was."""
+    board = book.checklist.board
+    item = next(item for item in book.state.checklist if item.evidence is None)
+    board.who = ""
+    board.marks = {**board.marks, item.id: {"state": "confirmed", "note": "", "by": ""}}
+    assert "name" in board.status
+    assert board.marks[item.id]["state"] == "todo"
+
+
+def test_evidence_ticks_items_with_their_line(book: Workbook) -> None:
+    """Items that the log settles carry the state, the file and line, and the line itself."""
+    items = [item for group in book.checklist.board.groups for item in group["items"]]
+    ticked = [item for item in items if item["evidence"] and item["where"]]
+    assert ticked
+    assert all(item["line"] for item in ticked)
+
+
+def test_report_is_written_in_three_forms(book: Workbook, tmp_path: Path) -> None:
+    """Export writes HTML with live plots, Markdown and JSON, says where, and offers each for download."""
+    book.what_if.controls["seq_len"].value = 2048
+    book.what_if.keep.click()
+    book.report.export.click()
+    folder = tmp_path / "diag-kit-report"
+    assert {path.name for path in folder.iterdir()} == {"diagnosis.html", "diagnosis.md", "diagnosis.json"}
+    assert str(folder) in book.report.status.value
+    assert [link.name for link in book.report.links.children] == ["diagnosis.html", "diagnosis.md", "diagnosis.json"]
+    html = (folder / "diagnosis.html").read_text(encoding="utf-8")
+    assert "Peak against sequence length" in html
+    document = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
+    assert document["what_if"]["explored"][0]["settings"]["seq_len"] == 2048
+    assert "home/alice" not in html
+
+
+def test_report_is_unredacted_only_when_asked(book: Workbook, tmp_path: Path) -> None:
+    """The switch decides, and the status line says which it was."""
+    book.report.redact.value = False
+    book.report.export.click()
+    assert "home/alice" in (tmp_path / "diag-kit-report" / "diagnosis.md").read_text(encoding="utf-8")
+    assert "unredacted" in book.report.status.value
+
+
+def test_report_says_in_one_line_why_it_cannot_be_written(book: Workbook, tmp_path: Path) -> None:
+    """A folder that can't be made, no form chosen, nothing open: one line each, no links."""
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file")
+    book.report.folder.value = str(blocked / "below")
+    book.report.export.click()
+    assert "be made (Not a directory)" in book.report.status.value
+    for box in book.report.formats.values():
+        box.value = False
+    book.report.export.click()
+    assert "choose at least one form" in book.report.status.value
+    empty = workbook()
+    empty.report.export.click()
+    assert "open evidence first" in empty.report.status.value
+    assert empty.report.links.children == ()
+
+
+def test_an_unreadable_run_leaves_a_working_page(tmp_path: Path) -> None:
+    """`workbook` on a missing run says so in the evidence view; everything else is there."""
+    book = workbook(tmp_path / "gone")
+    assert "no such file" in book.evidence.status.value
+    assert json.loads(book.what_if.plots["step"].spec)["data"]
+
+
+@pytest.mark.parametrize("sample", [s.title for s in places.samples()])
+def test_every_sample_opens(sample: str) -> None:
+    """Each bundled run gives a page without an error."""
+    book = workbook(next(s.path for s in places.samples() if s.title == sample))
+    assert book.state.diagnosis is not None
+    assert "dk-error" not in book.evidence.status.value
