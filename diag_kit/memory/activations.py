@@ -48,7 +48,9 @@ def _norms(s: Settings, w: Widths) -> Sizes:
     if s.model.norm == "layer":
         return {"norm inputs": tokens * (w.stream * h + 8)}
     frozen = s.lora is not None
-    return {"norm inputs in fp32": tokens * (4 * h + 4)} | ({} if frozen else {"normalised values": tokens * w.stream * h})
+    return {"norm inputs in fp32": tokens * (4 * h + 4)} | (
+        {} if frozen else {"normalised values": tokens * w.stream * h}
+    )
 
 
 def _linear_inputs(s: Settings, w: Widths) -> Sizes:
@@ -116,12 +118,19 @@ def _feed_forward(s: Settings, w: Widths) -> Sizes:
 def _loss(s: Settings, w: Widths) -> Sizes:
     m, tokens = s.model, s.micro_batch * s.seq_len
     if s.fused_loss:
-        sizes = {"logits of one chunk": tokens * m.hidden * (w.compute + 4), "gradient of the head's input": tokens * m.hidden * w.compute}
+        sizes = {
+            "logits of one chunk": tokens * m.hidden * (w.compute + 4),
+            "gradient of the head's input": tokens * m.hidden * w.compute,
+        }
         return sizes if s.lora else sizes | {"gradient of a fused head": m.vocab * m.hidden * w.gathered}
     logits = tokens * m.vocab / s.parallelism.tensor
     in_place = s.parallelism.strategy == "megatron"
-    sizes = {"logits": logits * w.compute, "log-probabilities": logits * 4, "gradient of the logits": logits * w.compute,
-             "gradients of the loss": logits * (w.compute if in_place else 8)}  # fmt: skip
+    sizes = {
+        "logits": logits * w.compute,
+        "log-probabilities": logits * 4,
+        "gradient of the logits": logits * w.compute,
+        "gradients of the loss": logits * (w.compute if in_place else 8),
+    }
     if in_place:
         return sizes
     return sizes | ({"logits in fp32": logits * 4} if w.compute == 2 else {})
@@ -130,8 +139,8 @@ def _loss(s: Settings, w: Widths) -> Sizes:
 def passing_sizes(s: Settings, w: Widths) -> Sizes:
     """Bytes of temporaries in one block's forward (without a graph) and backward, by term.
 
-    Each is the most that is alive at once beside the block's saved tensors: forward at the softmax or the fused kernel and
-    at the product of gate and up; backward at the gradient of the softmax or the fused kernel, and at the activation's.
+    Each is the most that is alive at once beside the block's saved tensors: forward at the softmax or the fused kernel
+    and at the product of gate and up; backward at the gradient of the softmax or fused kernel, and at the activation's.
     """
     m, tokens, tp = s.model, s.micro_batch * s.seq_len, s.parallelism.tensor
     kernel, soft = attention_kernel(s), softmax_width(s, w)
@@ -151,15 +160,17 @@ def passing_sizes(s: Settings, w: Widths) -> Sizes:
         cast = w.compute if soft > w.compute else 0
         running = masked + soft + max(converted, cast if not w.copy else 0)
         attention = qkv + scores * running
-        # d(softmax) in and out; CUDA's kernel also makes their product (SoftMax.cu), and writes fp16 where it read fp16.
+        # d(softmax) in and out; CUDA's kernel also makes a product of them (SoftMax.cu); fp16 in, fp16 out.
         out = w.compute if s.precision == "fp16" else soft
         attention_back = scores * (2 * soft if s.device == "cpu" else 2 * soft + out) + heads * w.compute
         extra = scores * (running - soft - cast)
     plain = 4 if m.activation == "gelu_new" else 2
-    sizes = {"forward temporaries of attention": attention + normed,
-             "forward temporaries of feed-forward": inner * (3 if m.gated_ffn else plain) + normed,
-             "backward temporaries of attention": attention_back + stream,
-             "backward temporaries of feed-forward": inner * (2 if m.activation == "gelu" else 3) + stream + down_gradient}  # fmt: skip
+    sizes = {
+        "forward temporaries of attention": attention + normed,
+        "forward temporaries of feed-forward": inner * (3 if m.gated_ffn else plain) + normed,
+        "backward temporaries of attention": attention_back + stream,
+        "backward temporaries of feed-forward": inner * (2 if m.activation == "gelu" else 3) + stream + down_gradient,
+    }
     if kernel not in FUSED:
         sizes["masked scores"] = extra
     return sizes | ({"dequantised weight": m.hidden * m.ffn * 2} if s.base_quantization else {})

@@ -16,17 +16,37 @@ from typing import Any
 from ..errors import SettingsError
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new")
-_GATED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "olmo", "olmo2", "granite",
-          "cohere", "stablelm", "smollm3", "internlm2", "yi", "baichuan", "exaone"}  # fmt: skip
+_GATED = {
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "olmo",
+    "olmo2",
+    "granite",
+    "cohere",
+    "stablelm",
+    "smollm3",
+    "internlm2",
+    "yi",
+    "baichuan",
+    "exaone",
+}
 _TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3_text", "cohere", "gpt2", "opt", "bloom", "bert", "roberta", "distilbert"}
 _ENCODERS = {"bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "deberta", "deberta-v2", "vit"}
 _QKV_BIAS = {"qwen2"}
-_NAMES = {"n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-          "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
-          "heads": ("num_attention_heads", "n_head", "n_heads"),
-          "ffn": ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim"),
-          "vocab": ("vocab_size",),
-          "positions": ("max_position_embeddings", "n_positions", "n_ctx")}  # fmt: skip
+_NAMES = {
+    "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "ffn": ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim"),
+    "vocab": ("vocab_size",),
+    "positions": ("max_position_embeddings", "n_positions", "n_ctx"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +89,13 @@ class Architecture:
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"settings.model.{name}: must be true or false, got {getattr(self, name)!r}")
         gated = self.gated_ffn
-        defaults = {"ffn": 4 * self.hidden, "kv_heads": self.heads, "head_dim": self.hidden // self.heads or 1,
-                    "norm": "rms" if gated else "layer", "activation": "silu" if gated else "gelu"}  # fmt: skip
+        defaults = {
+            "ffn": 4 * self.hidden,
+            "kv_heads": self.heads,
+            "head_dim": self.hidden // self.heads or 1,
+            "norm": "rms" if gated else "layer",
+            "activation": "silu" if gated else "gelu",
+        }
         for name, value in defaults.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
@@ -82,7 +107,9 @@ class Architecture:
         if self.norm not in ("rms", "layer"):
             raise SettingsError(f"settings.model.norm: {self.norm!r} is not one of rms, layer")
         if self.activation not in ACTIVATIONS:
-            raise SettingsError(f"settings.model.activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+            raise SettingsError(
+                f"settings.model.activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}"
+            )
         if self.heads % self.kv_heads:
             raise SettingsError(f"settings.model.kv_heads: must divide heads ({self.heads}), got {self.kv_heads}")
 
@@ -151,14 +178,18 @@ def from_numbers(model: Mapping[str, Any]) -> Architecture:
     """An architecture from the settings' ``model`` numbers. Raises SettingsError naming a wrong or missing key."""
     known = [f.name for f in fields(Architecture)]
     if unknown := sorted(set(model) - set(known)):
-        raise SettingsError(f"settings.model: unknown key {unknown[0]!r}; known keys: hf_config, factory, {', '.join(known)}")
+        raise SettingsError(
+            f"settings.model: unknown key {unknown[0]!r}; known keys: hf_config, factory, {', '.join(known)}"
+        )
     if missing := [name for name in ("n_layers", "hidden", "heads", "vocab") if model.get(name) is None]:
-        raise SettingsError(f"settings.model: {', '.join(missing)} missing; give the numbers, or hf_config: path of a config.json")
+        raise SettingsError(
+            f"settings.model: {', '.join(missing)} missing; give the numbers, or hf_config: path of a config.json"
+        )
     return Architecture(**{name: value for name, value in model.items() if value is not None})
 
 
 def from_hf_config(path: str | Path) -> Architecture:
-    """An architecture from a transformers ``config.json``. Raises SettingsError where it can't be read or isn't covered."""
+    """An architecture from a transformers ``config.json``; SettingsError where it can't be read or isn't covered."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:
@@ -166,7 +197,9 @@ def from_hf_config(path: str | Path) -> Architecture:
     except ValueError:
         raise SettingsError(f"settings.model.hf_config: {path} is not JSON; give a transformers config.json") from None
     if not isinstance(config, dict):
-        raise SettingsError(f"settings.model.hf_config: {path} does not hold an object; give a transformers config.json")
+        raise SettingsError(
+            f"settings.model.hf_config: {path} does not hold an object; give a transformers config.json"
+        )
     return from_hf_dict(config, str(path))
 
 
@@ -174,24 +207,41 @@ def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Archi
     """An architecture from the content of a transformers ``config.json``."""
     config = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}
     kind = str(config.get("model_type", "")).lower()
-    if any(config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")):
-        raise SettingsError(f"settings.model.hf_config: {where} is a mixture of experts ({kind}), which no closed form covers yet")
-    number = {name: next((config[key] for key in keys if config.get(key) is not None), None) for name, keys in _NAMES.items()}
+    if any(
+        config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
+    ):
+        raise SettingsError(
+            f"settings.model.hf_config: {where} is a mixture of experts ({kind}), which no closed form covers yet"
+        )
+    number = {
+        name: next((config[key] for key in keys if config.get(key) is not None), None) for name, keys in _NAMES.items()
+    }
     if missing := [_NAMES[name][0] for name in ("n_layers", "hidden", "heads", "vocab") if number[name] is None]:
-        raise SettingsError(f"settings.model.hf_config: {where} (model_type {kind or 'absent'}) states no {', '.join(missing)}")
+        raise SettingsError(
+            f"settings.model.hf_config: {where} (model_type {kind or 'absent'}) states no {', '.join(missing)}"
+        )
     encoder = kind in _ENCODERS
     gated = kind in _GATED
     names = config.get("architectures") or []
     act = str(config.get("hidden_act") or config.get("activation_function") or config.get("activation") or "gelu")
     learned = not gated and kind not in ("gpt_neox", "gptj", "falcon", "bloom", "phi")
     return Architecture(
-        n_layers=number["n_layers"], hidden=number["hidden"], heads=number["heads"], vocab=number["vocab"],
-        ffn=number["ffn"] or 4 * number["hidden"], kv_heads=config.get("num_key_value_heads") or number["heads"],
-        gated_ffn=gated, tied_embeddings=bool(config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)),
-        head_dim=config.get("head_dim") or 0, bias=bool(config.get("attention_bias")) if gated else True,
+        n_layers=number["n_layers"],
+        hidden=number["hidden"],
+        heads=number["heads"],
+        vocab=number["vocab"],
+        ffn=number["ffn"] or 4 * number["hidden"],
+        kv_heads=config.get("num_key_value_heads") or number["heads"],
+        gated_ffn=gated,
+        tied_embeddings=bool(config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)),
+        head_dim=config.get("head_dim") or 0,
+        bias=bool(config.get("attention_bias")) if gated else True,
         activation="silu" if gated else "gelu_new" if act in ("gelu_new", "gelu_pytorch_tanh_python") else "gelu",
-        qkv_bias=kind in _QKV_BIAS or None, positions=number["positions"] or 0 if learned else 0,
-        lm_head=not encoder or any("MaskedLM" in str(name) for name in names), encoder=encoder)  # fmt: skip
+        qkv_bias=kind in _QKV_BIAS or None,
+        positions=number["positions"] or 0 if learned else 0,
+        lm_head=not encoder or any("MaskedLM" in str(name) for name in names),
+        encoder=encoder,
+    )
 
 
 def _whole(name: str, value: Any, least: int) -> None:

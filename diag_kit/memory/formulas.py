@@ -1,10 +1,10 @@
 """The memory of a training step in closed form: named terms, the moments they are alive in, and the largest moment.
 
-    >>> from diag_kit.memory.settings import Settings
-    >>> s = Settings.from_json({"model": {"n_layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192,
-    ...                                   "vocab": 128256, "tied_embeddings": True}, "precision": "bf16", "seq_len": 4096})
-    >>> estimate(s).peak_phase
-    'backward'
+>>> from diag_kit.memory.settings import Settings
+>>> s = Settings.from_json({"model": {"n_layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192,
+...                                   "vocab": 128256, "tied_embeddings": True}, "precision": "bf16", "seq_len": 4096})
+>>> estimate(s).peak_phase
+'backward'
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Estimate:
         terms: the named parts; ``timeline``: one optimizer step, later than the first (optimizer state exists).
         peak_allocated_bytes: the largest moment; ``components_at_peak`` sums to it exactly.
         steady_state_bytes: what stays between steps: parameters, optimizer state, buffers that persist.
-        peak_reserved_bytes: what the caching allocator is expected to hold then; ``device_bytes`` adds the CUDA context.
-        band_bytes: lowest and highest that the device may hold: context, workspaces and fragmentation aren't known exactly.
-        headroom_bytes: capacity minus device_bytes; ``fits`` says whether that is not negative. None without a capacity.
+        peak_reserved_bytes: what the caching allocator needs then, with little to spare; ``device_bytes`` adds the
+            CUDA context.
+        band_bytes: lowest and highest that the device may show: context and fragmentation aren't known exactly.
+        headroom_bytes: capacity minus device_bytes; ``fits``: that is not negative. None without a capacity.
     """
 
     settings: Settings
@@ -93,12 +94,22 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit estimate --json``."""
-        return {"schema": SCHEMA, "method": "formula", "peak_allocated_bytes": self.peak_allocated_bytes,
-                "peak_reserved_bytes": self.peak_reserved_bytes, "device_bytes": self.device_bytes,
-                "peak_phase": self.peak_phase, "components_at_peak": dict(self.components_at_peak),
-                "peak_by_phase": self.peak_by_phase, "headroom_bytes": self.headroom_bytes,
-                "band_bytes": list(self.band_bytes), "fits": self.fits, "assumptions": list(self.assumptions),
-                "steady_state_bytes": self.steady_state_bytes, "peak_moment": self.peak.label}  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "method": "formula",
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "device_bytes": self.device_bytes,
+            "peak_phase": self.peak_phase,
+            "components_at_peak": dict(self.components_at_peak),
+            "peak_by_phase": self.peak_by_phase,
+            "headroom_bytes": self.headroom_bytes,
+            "band_bytes": list(self.band_bytes),
+            "fits": self.fits,
+            "assumptions": list(self.assumptions),
+            "steady_state_bytes": self.steady_state_bytes,
+            "peak_moment": self.peak.label,
+        }
 
 
 def estimate(s: Settings) -> Estimate:
@@ -115,7 +126,9 @@ def estimate(s: Settings) -> Estimate:
 def peak_bytes(s: Settings) -> int:
     """The peak of ``estimate``, without its details."""
     size, step = _model(s)
-    return max(sum(size[name] * count for name, count in row.counts.items()) for row in step.rows(highest_micro_steps(s)))
+    return max(
+        sum(size[name] * count for name, count in row.counts.items()) for row in step.rows(highest_micro_steps(s))
+    )
 
 
 def peak_curve(s: Settings, lengths: Sequence[int]) -> list[int]:
@@ -204,14 +217,27 @@ def _terms(size: dict[str, int], rows: Sequence[Row]) -> tuple[Term, ...]:
             entry = CATALOG[name]
             count = max(row.counts[name] for row in alive)
             phases = tuple(dict.fromkeys(row.phase for row in alive))
-            terms.append(Term(name, entry.category, unit_bytes, entry.unit, count, entry.formula, entry.assumption,
-                              entry.source, phases))  # fmt: skip
+            terms.append(
+                Term(
+                    name,
+                    entry.category,
+                    unit_bytes,
+                    entry.unit,
+                    count,
+                    entry.formula,
+                    entry.assumption,
+                    entry.source,
+                    phases,
+                )
+            )
     return tuple(terms)
 
 
 def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
     picked = f" (sdpa on {s.gpu or 'an A100'})" if s.attention == "sdpa" and s.device == "cuda" else ""
-    told = [f"attention runs the {attention_kernel(s)} kernel{picked}",
-            "a step after the first: optimizer state exists; gradients are set to None after it",
-            "modelling code as in Hugging Face transformers, without torch.compile"]  # fmt: skip
+    told = [
+        f"attention runs the {attention_kernel(s)} kernel{picked}",
+        "a step after the first: optimizer state exists; gradients are set to None after it",
+        "modelling code as in Hugging Face transformers, without torch.compile",
+    ]
     return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)

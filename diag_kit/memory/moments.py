@@ -14,8 +14,15 @@ from .settings import Settings
 from .states import stage_layers
 
 Counts = dict[str, int]
-_ALWAYS = ("parameters", "adapters", "optimizer moments", "fp32 master weights", "batch", "gradient buckets",
-           "library workspace")  # fmt: skip
+_ALWAYS = (
+    "parameters",
+    "adapters",
+    "optimizer moments",
+    "fp32 master weights",
+    "batch",
+    "gradient buckets",
+    "library workspace",
+)
 _GRADIENTS = ("attention", "feed-forward", "embedding", "head")
 
 
@@ -30,20 +37,25 @@ class Row:
 
 
 def shown_micro_steps(s: Settings) -> list[int]:
-    """Micro-steps that stand for all: the first three and the last (from the second on they repeat or lie on a line)."""
+    """Micro-steps that stand for all: the first three and the last (from the second on: the same, or on a line)."""
     return sorted({m for m in (1, 2, 3, s.grad_accum) if m <= s.grad_accum})
 
 
 def highest_micro_steps(s: Settings) -> list[int]:
-    """Micro-steps among which the peak lies: gradients are held from the second on; deferred graphs grow to the last."""
+    """Where the peak lies: gradients are held from the second micro-step on; deferred graphs grow to the last."""
     return [s.grad_accum] if s.backward == "deferred" else sorted({min(2, s.grad_accum), s.grad_accum})
 
 
 class Step:
-    """Counts of terms over one optimizer step. ``names``: the terms that exist; ``block``: those that one layer saves."""
+    """Counts of terms over one optimizer step. ``names``: terms that exist; ``block``: those that one layer saves."""
 
     def __init__(self, s: Settings, names: Iterable[str], block: Iterable[str]) -> None:
-        self.s, self.layers, self.names, self.block = s, stage_layers(s), set(names), {name: 2 if name in NORMS else 1 for name in block}
+        self.s, self.layers, self.names, self.block = (
+            s,
+            stage_layers(s),
+            set(names),
+            {name: 2 if name in NORMS else 1 for name in block},
+        )
         self.full = s.checkpointing == "full"
         self.selective = s.checkpointing == "selective"
         self.kept = "selectively kept" in self.names
@@ -93,12 +105,25 @@ class Step:
                 passing = self._have(f"forward temporaries of {part}", "dequantised weight")
                 yield self._row(f"last layer, forward {part}", "forward", m, kept, saved, mask, running, passing)
         else:
-            yield self._row("last layer, forward attention", "forward", m, kept, _used(saved, *FEED_FORWARD), mask, running,
-                            self._have("masked scores"))  # fmt: skip
+            yield self._row(
+                "last layer, forward attention",
+                "forward",
+                m,
+                kept,
+                _used(saved, *FEED_FORWARD),
+                mask,
+                running,
+                self._have("masked scores"),
+            )
         head = self._have("final norm and head input", "logits", "autocast head")
         yield self._row("head, forward", "forward", m, kept, saved, mask, self.root, head)
-        loss = self._have("logits in fp32", "log-probabilities", "logits of one chunk", "gradient of the head's input",
-                          "gradient of a fused head")  # fmt: skip
+        loss = self._have(
+            "logits in fp32",
+            "log-probabilities",
+            "logits of one chunk",
+            "gradient of the head's input",
+            "gradient of a fused head",
+        )
         yield self._row("loss", "loss", m, kept, saved, mask if self.full else {}, self.root, head, loss)
 
     def _backward(self, m: int, held: Counts, graphs: int, which: str = "") -> Iterator[Row]:
@@ -116,21 +141,48 @@ class Step:
         first = "gradients of embedding" if tied and self.s.model.lm_head else "gradients of head"
         head = self._have(first) if first in self.gradients else {}
         if "log-probabilities" in self.names:
-            yield row("cross-entropy backward", held, saved, head_input,
-                      self._have("log-probabilities", "gradients of the loss"))  # fmt: skip
-            yield row("head backward", _add(held, head) if not self.persistent else held, saved, head_input,
-                      self._have("gradient of the logits"))  # fmt: skip
-        running = self._have("gathered layer", count=2) | self._have("unsharded gradient", "reduce bucket", "dequantised weight")
+            yield row(
+                "cross-entropy backward",
+                held,
+                saved,
+                head_input,
+                self._have("log-probabilities", "gradients of the loss"),
+            )
+            yield row(
+                "head backward",
+                _add(held, head) if not self.persistent else held,
+                saved,
+                head_input,
+                self._have("gradient of the logits"),
+            )
+        running = self._have("gathered layer", count=2) | self._have(
+            "unsharded gradient", "reduce bucket", "dequantised weight"
+        )
         running |= self._have("gradient of the head's input")
         layer = _add(saved, self._recomputed())
         ffn, attention = "backward temporaries of feed-forward", "backward temporaries of attention"
-        yield row("last layer, feed-forward backward", self._grown(held, head, 0, 0), _used(layer, "down-projection input"),
-                  running, self._have(ffn))  # fmt: skip
-        yield row("last layer, attention backward", self._grown(held, head, 0, 1), _used(layer, *_BEFORE_ATTENTION), running,
-                  self._have(attention))  # fmt: skip
+        yield row(
+            "last layer, feed-forward backward",
+            self._grown(held, head, 0, 0),
+            _used(layer, "down-projection input"),
+            running,
+            self._have(ffn),
+        )
+        yield row(
+            "last layer, attention backward",
+            self._grown(held, head, 0, 1),
+            _used(layer, *_BEFORE_ATTENTION),
+            running,
+            self._have(attention),
+        )
         bottom = self._saved(1) | self._have("autocast weights")
-        yield row("first layer, attention backward", self._grown(held, head, self.layers, self.layers),
-                  _used(_add(bottom, self._recomputed()), *_BEFORE_ATTENTION), running, self._have(attention))  # fmt: skip
+        yield row(
+            "first layer, attention backward",
+            self._grown(held, head, self.layers, self.layers),
+            _used(_add(bottom, self._recomputed()), *_BEFORE_ATTENTION),
+            running,
+            self._have(attention),
+        )
         again = self._have("gradients of embedding") if (held or tied) and not self.persistent else {}
         yield row("backward ends", _add(self.gradients, again) if self.gradients else {})
 

@@ -1,4 +1,4 @@
-"""Remedies: changes of settings that lower the peak, what each would save here, what it costs, and the line that does it."""
+"""Remedies: changes of settings that lower the peak, what each saves here, what it costs, the line that does it."""
 
 from __future__ import annotations
 
@@ -39,57 +39,180 @@ class Remedy:
 
 
 _CATALOG: tuple[tuple[str, str, dict[str, Any], str, int, dict[str, str]], ...] = (
-    ("backward-each", "Call backward in every micro-step instead of once at the end", {"backward": "each-micro-batch"},
-     "none: the summed gradients are the same", 0,
-     {"pytorch": "(loss / accumulation_steps).backward()  # inside the loop over micro-batches",
-      "trainer": "gradient_accumulation_steps=N  # the Trainer calls backward in each micro-step",
-      "deepspeed": "model_engine.backward(loss)  # in each micro-step", "megatron": "backward runs in each micro-step by design"}),
-    ("sync-gradients", "Let FSDP reduce gradients in every micro-step (no no_sync)",
-     {"parallelism": {"no_sync": False}}, "one reduce-scatter per micro-step", 1,
-     {"pytorch": "model.set_requires_gradient_sync(True)", "trainer": 'accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}'}),
-    ("drop-outputs", "Let go of the model's outputs before backward", {"keep_logits": False}, "none", 0,
-     {"pytorch": "loss = model(**batch).loss; loss.backward()  # keep no reference to the outputs",
-      "trainer": "the Trainer drops them already", "deepspeed": "loss = engine(**batch).loss", "megatron": "not needed: the loss function returns no logits"}),
-    ("flash", "Use a fused attention kernel", {"attention": "flash"}, "none: usually faster; results differ by rounding", 0,
-     {"pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-      "trainer": 'AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa")',
-      "deepspeed": 'AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa")', "megatron": "--use-flash-attn"}),
-    ("fused-loss", "Compute the loss chunk by chunk, never holding all logits", {"fused_loss": True},
-     "about the same time; needs a fused or chunked loss", 0,
-     {"pytorch": "loss = LigerFusedLinearCrossEntropyLoss()(head.weight, hidden, labels)", "trainer": "use_liger_kernel=True",
-      "deepspeed": "apply_liger_kernel_to_llama()", "megatron": "--cross-entropy-loss-fusion"}),
-    ("fused-optimizer", "Use the fused optimizer, which makes no temporary list", {"optimizer": "adamw-fused"}, "none: usually faster", 0,
-     {"pytorch": "torch.optim.AdamW(model.parameters(), fused=True)", "trainer": 'optim="adamw_torch_fused"',
-      "deepspeed": '"optimizer": {"type": "AdamW"}  # FusedAdam by default', "megatron": "fused by default"}),
-    ("micro-batch-half", "Halve the micro-batch and double the accumulation", {"micro_batch": "half", "grad_accum": "double"},
-     "same effective batch; smaller products run less efficiently", 1,
-     {"pytorch": "DataLoader(dataset, batch_size=B // 2)  # and twice the accumulation steps",
-      "trainer": "per_device_train_batch_size=B // 2, gradient_accumulation_steps=2 * K",
-      "deepspeed": '"train_micro_batch_size_per_gpu": B // 2, "gradient_accumulation_steps": 2 * K', "megatron": "--micro-batch-size B/2"}),
-    ("micro-batch-one", "One sequence per micro-step", {"micro_batch": "one"},
-     "raise the accumulation by the same factor to keep the effective batch; slower", 1,
-     {"pytorch": "DataLoader(dataset, batch_size=1)", "trainer": "per_device_train_batch_size=1",
-      "deepspeed": '"train_micro_batch_size_per_gpu": 1', "megatron": "--micro-batch-size 1"}),
-    ("checkpointing", "Recompute each layer in backward instead of keeping its activations", {"checkpointing": "full"},
-     "about a third more compute", 1,
-     {"pytorch": "hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)", "trainer": "gradient_checkpointing=True",
-      "deepspeed": "deepspeed.checkpointing.checkpoint(layer, hidden)",
-      "megatron": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"}),
-    ("8bit-optimizer", "Keep the optimizer's moments in 8 bits", {"optimizer": "adamw-8bit"}, "small loss of precision in the moments", 2,
-     {"pytorch": "bitsandbytes.optim.AdamW8bit(model.parameters())", "trainer": 'optim="adamw_bnb_8bit"'}),
-    ("16-bit", "Train under bfloat16 autocast", {"precision": "amp-bf16"}, "activations in 16 bits; GPUs from Ampere on", 2,
-     {"pytorch": 'with torch.autocast("cuda", torch.bfloat16): loss = model(**batch).loss', "trainer": "bf16=True",
-      "deepspeed": '"bf16": {"enabled": true}', "megatron": "--bf16"}),
-    ("shard", "Shard weights, gradients and optimizer state over the ranks", {"parallelism": {"strategy": "fsdp", "no_sync": False}},
-     "weights are gathered layer by layer: more communication", 1,
-     {"pytorch": "fully_shard(layer); fully_shard(model)", "trainer": 'fsdp="full_shard auto_wrap"',
-      "deepspeed": '"zero_optimization": {"stage": 3}', "megatron": "--use-distributed-optimizer"}),
-    ("half-length", "Halve the longest sequence", {"seq_len": "half"}, "changes the data: cap, split or bucket long samples", 3,
-     {"pytorch": "tokenizer(text, truncation=True, max_length=S // 2)", "trainer": "max_length=S // 2  # SFTConfig",
-      "deepspeed": "tokenizer(text, truncation=True, max_length=S // 2)", "megatron": "--seq-length S/2"}),
-    ("lora", "Train low-rank adapters over frozen weights", {"lora": LORA}, "trains a different, smaller set of parameters", 3,
-     {"pytorch": "model = peft.get_peft_model(model, peft.LoraConfig(r=16))", "trainer": "peft_config=LoraConfig(r=16)  # SFTTrainer"}),
-)  # fmt: skip
+    (
+        "backward-each",
+        "Call backward in every micro-step instead of once at the end",
+        {"backward": "each-micro-batch"},
+        "none: the summed gradients are the same",
+        0,
+        {
+            "pytorch": "(loss / accumulation_steps).backward()  # inside the loop over micro-batches",
+            "trainer": "gradient_accumulation_steps=N  # the Trainer calls backward in each micro-step",
+            "deepspeed": "model_engine.backward(loss)  # in each micro-step",
+            "megatron": "backward runs in each micro-step by design",
+        },
+    ),
+    (
+        "sync-gradients",
+        "Let FSDP reduce gradients in every micro-step (no no_sync)",
+        {"parallelism": {"no_sync": False}},
+        "one reduce-scatter per micro-step",
+        1,
+        {
+            "pytorch": "model.set_requires_gradient_sync(True)",
+            "trainer": 'accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}',
+        },
+    ),
+    (
+        "drop-outputs",
+        "Let go of the model's outputs before backward",
+        {"keep_logits": False},
+        "none",
+        0,
+        {
+            "pytorch": "loss = model(**batch).loss; loss.backward()  # keep no reference to the outputs",
+            "trainer": "the Trainer drops them already",
+            "deepspeed": "loss = engine(**batch).loss",
+            "megatron": "not needed: the loss function returns no logits",
+        },
+    ),
+    (
+        "flash",
+        "Use a fused attention kernel",
+        {"attention": "flash"},
+        "none: usually faster; results differ by rounding",
+        0,
+        {
+            "pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+            "trainer": 'AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa")',
+            "deepspeed": 'AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa")',
+            "megatron": "--use-flash-attn",
+        },
+    ),
+    (
+        "fused-loss",
+        "Compute the loss chunk by chunk, never holding all logits",
+        {"fused_loss": True},
+        "about the same time; needs a fused or chunked loss",
+        0,
+        {
+            "pytorch": "loss = LigerFusedLinearCrossEntropyLoss()(head.weight, hidden, labels)",
+            "trainer": "use_liger_kernel=True",
+            "deepspeed": "apply_liger_kernel_to_llama()",
+            "megatron": "--cross-entropy-loss-fusion",
+        },
+    ),
+    (
+        "fused-optimizer",
+        "Use the fused optimizer, which makes no temporary list",
+        {"optimizer": "adamw-fused"},
+        "none: usually faster",
+        0,
+        {
+            "pytorch": "torch.optim.AdamW(model.parameters(), fused=True)",
+            "trainer": 'optim="adamw_torch_fused"',
+            "deepspeed": '"optimizer": {"type": "AdamW"}  # FusedAdam by default',
+            "megatron": "fused by default",
+        },
+    ),
+    (
+        "micro-batch-half",
+        "Halve the micro-batch and double the accumulation",
+        {"micro_batch": "half", "grad_accum": "double"},
+        "same effective batch; smaller products run less efficiently",
+        1,
+        {
+            "pytorch": "DataLoader(dataset, batch_size=B // 2)  # and twice the accumulation steps",
+            "trainer": "per_device_train_batch_size=B // 2, gradient_accumulation_steps=2 * K",
+            "deepspeed": '"train_micro_batch_size_per_gpu": B // 2, "gradient_accumulation_steps": 2 * K',
+            "megatron": "--micro-batch-size B/2",
+        },
+    ),
+    (
+        "micro-batch-one",
+        "One sequence per micro-step",
+        {"micro_batch": "one"},
+        "raise the accumulation by the same factor to keep the effective batch; slower",
+        1,
+        {
+            "pytorch": "DataLoader(dataset, batch_size=1)",
+            "trainer": "per_device_train_batch_size=1",
+            "deepspeed": '"train_micro_batch_size_per_gpu": 1',
+            "megatron": "--micro-batch-size 1",
+        },
+    ),
+    (
+        "checkpointing",
+        "Recompute each layer in backward instead of keeping its activations",
+        {"checkpointing": "full"},
+        "about a third more compute",
+        1,
+        {
+            "pytorch": "hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=False)",
+            "trainer": "gradient_checkpointing=True",
+            "deepspeed": "deepspeed.checkpointing.checkpoint(layer, hidden)",
+            "megatron": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        },
+    ),
+    (
+        "8bit-optimizer",
+        "Keep the optimizer's moments in 8 bits",
+        {"optimizer": "adamw-8bit"},
+        "small loss of precision in the moments",
+        2,
+        {"pytorch": "bitsandbytes.optim.AdamW8bit(model.parameters())", "trainer": 'optim="adamw_bnb_8bit"'},
+    ),
+    (
+        "16-bit",
+        "Train under bfloat16 autocast",
+        {"precision": "amp-bf16"},
+        "activations in 16 bits; GPUs from Ampere on",
+        2,
+        {
+            "pytorch": 'with torch.autocast("cuda", torch.bfloat16): loss = model(**batch).loss',
+            "trainer": "bf16=True",
+            "deepspeed": '"bf16": {"enabled": true}',
+            "megatron": "--bf16",
+        },
+    ),
+    (
+        "shard",
+        "Shard weights, gradients and optimizer state over the ranks",
+        {"parallelism": {"strategy": "fsdp", "no_sync": False}},
+        "weights are gathered layer by layer: more communication",
+        1,
+        {
+            "pytorch": "fully_shard(layer); fully_shard(model)",
+            "trainer": 'fsdp="full_shard auto_wrap"',
+            "deepspeed": '"zero_optimization": {"stage": 3}',
+            "megatron": "--use-distributed-optimizer",
+        },
+    ),
+    (
+        "half-length",
+        "Halve the longest sequence",
+        {"seq_len": "half"},
+        "changes the data: cap, split or bucket long samples",
+        3,
+        {
+            "pytorch": "tokenizer(text, truncation=True, max_length=S // 2)",
+            "trainer": "max_length=S // 2  # SFTConfig",
+            "deepspeed": "tokenizer(text, truncation=True, max_length=S // 2)",
+            "megatron": "--seq-length S/2",
+        },
+    ),
+    (
+        "lora",
+        "Train low-rank adapters over frozen weights",
+        {"lora": LORA},
+        "trains a different, smaller set of parameters",
+        3,
+        {
+            "pytorch": "model = peft.get_peft_model(model, peft.LoraConfig(r=16))",
+            "trainer": "peft_config=LoraConfig(r=16)  # SFTTrainer",
+        },
+    ),
+)
 
 
 def remedies(s: Settings) -> tuple[Remedy, ...]:
@@ -103,7 +226,21 @@ def remedies(s: Settings) -> tuple[Remedy, ...]:
         if peak < now:
             fits = None if s.capacity_bytes is None else peak <= limit
             found.append(Remedy(id_, action, change, peak, now - peak, fits, cost, rank, code))
+    if together := _together(s, found):
+        found.append(together)
     return tuple(sorted(found, key=lambda r: (not r.fits, r.cost_rank, -r.saves_bytes)))
+
+
+def _together(s: Settings, found: list[Remedy]) -> Remedy | None:
+    """All changes at once that leave batch, data and numerics alone; None where that is one change or none."""
+    kept = [r for r in found if r.cost_rank <= 1 and not r.id.startswith("micro-batch")]
+    change = {name: value for r in kept for name, value in r.change.items()}
+    if len(kept) < 2:
+        return None
+    peak, limit = peak_bytes(changed(s, change)), device_limit(s)
+    fits = None if s.capacity_bytes is None else peak <= limit
+    action = "All changes that leave the training as it is: " + ", ".join(r.id for r in kept)
+    return Remedy("together", action, change, peak, peak_bytes(s) - peak, fits, "as of each", 1)
 
 
 def saves(s: Settings, change: Mapping[str, Any]) -> int:
@@ -117,7 +254,9 @@ def changed(s: Settings, change: Mapping[str, Any]) -> Settings:
     values = {}
     for name, value in change.items():
         held = getattr(s, name, None)
-        values[name] = words[value](held) if isinstance(value, str) and value in words and isinstance(held, int) else value
+        values[name] = (
+            words[value](held) if isinstance(value, str) and value in words and isinstance(held, int) else value
+        )
     return s.with_(**values)
 
 

@@ -44,8 +44,13 @@ def widths(s: Settings) -> Widths:
     state = 4 if engine else param
     adapter = SIZE[s.lora.dtype] if s.lora else 0
     return Widths(
-        param=param, gathered=2 if low else 4, copy=2 if amp and not engine and not fsdp else 0, compute=2 if low else 4,
+        param=param,
+        gathered=2 if low else 4,
+        copy=2 if amp and not engine and not fsdp else 0,
+        compute=2 if low else 4,
         stream=4 if amp and not engine and not fsdp else 2 if low else 4,
         grad=SIZE[s.gradient_dtype] if s.gradient_dtype else adapter or grad,
         state=SIZE[s.optimizer_state_dtype] if s.optimizer_state_dtype else adapter or state,
-        master=4 if engine and not s.lora else 0, adapter=adapter)  # fmt: skip
+        master=4 if engine and not s.lora else 0,
+        adapter=adapter,
+    )

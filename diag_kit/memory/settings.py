@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import SettingsError
 from .architecture import Architecture, from_hf_config, from_numbers
+from .spelling import LOOKUP, bare, number, word
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "backward": ("each-micro-batch", "deferred"),
@@ -28,8 +29,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """What a word may be, by setting."""
 
-_WORD_SETTINGS = ("backward", "precision", "gradient_dtype", "optimizer_state_dtype", "optimizer", "attention", "checkpointing",
-                  "base_quantization", "device", "method")  # fmt: skip
+_WORD_SETTINGS = (
+    "backward",
+    "precision",
+    "gradient_dtype",
+    "optimizer_state_dtype",
+    "optimizer",
+    "attention",
+    "checkpointing",
+    "base_quantization",
+    "device",
+    "method",
+)
 _OPTIONAL = ("gradient_dtype", "optimizer_state_dtype", "base_quantization", "gpu", "capacity_bytes")
 
 
@@ -70,10 +81,14 @@ class Parallelism:
             _check_whole(f"parallelism.{name}", getattr(self, name), 1)
         _check_bool("parallelism.no_sync", self.no_sync)
         if self.no_sync and self.strategy in ("zero2", "zero3"):
-            raise SettingsError("settings.parallelism.no_sync: DeepSpeed refuses no_sync with ZeRO stage 2 and 3; set it to false")
+            raise SettingsError(
+                "settings.parallelism.no_sync: DeepSpeed refuses no_sync with ZeRO stage 2 and 3; set it to false"
+            )
         if self.world_size % (self.tensor * self.pipeline):
-            raise SettingsError(f"settings.parallelism.world_size: {self.world_size} is no multiple of tensor × pipeline "
-                                f"= {self.tensor * self.pipeline}")  # fmt: skip
+            raise SettingsError(
+                f"settings.parallelism.world_size: {self.world_size} is no multiple of tensor × pipeline "
+                f"= {self.tensor * self.pipeline}"
+            )
 
     @property
     def data(self) -> int:
@@ -135,12 +150,15 @@ class Settings:
         if self.gpu is not None and not isinstance(self.gpu, str):
             raise SettingsError(f"settings.gpu: must be a name such as A100, got {self.gpu!r}")
         if self.base_quantization and not self.lora:
-            raise SettingsError("settings.base_quantization: a quantised base can't be trained itself; give lora as well")
+            raise SettingsError(
+                "settings.base_quantization: a quantised base can't be trained itself; give lora as well"
+            )
         if self.method == "trace":
             raise SettingsError("settings.method: tracing is not available here; use auto or formula")
         if self.lora and (strange := sorted(set(self.lora.targets) - set(self.model.layer_matrices))):
-            raise SettingsError(f"settings.lora.targets: the model has no {strange[0]!r}; "
-                                f"it has {', '.join(self.model.layer_matrices)}")  # fmt: skip
+            raise SettingsError(
+                f"settings.lora.targets: the model has no {strange[0]!r}; it has {', '.join(self.model.layer_matrices)}"
+            )
 
     def with_(self, **changes: Any) -> Settings:
         """A copy with some settings changed; ``parallelism``, ``lora`` and ``model`` may be given as JSON objects."""
@@ -203,8 +221,10 @@ def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Se
 
 def _model(model: Mapping[str, Any], folder: Path | None) -> Architecture:
     if "factory" in model:
-        raise SettingsError("settings.model.factory: running your own code under a trace comes with torch and is not "
-                            "available by formula; give hf_config or the model's numbers")  # fmt: skip
+        raise SettingsError(
+            "settings.model.factory: running your own code under a trace comes with torch and is not "
+            "available by formula; give hf_config or the model's numbers"
+        )
     if "hf_config" in model:
         if others := [key for key in model if key != "hf_config"]:
             raise SettingsError(f"settings.model: {others[0]} can't stand beside hf_config; give one or the other")
@@ -230,34 +250,8 @@ def _check_bool(name: str, value: Any) -> None:
         raise SettingsError(f"settings.{name}: must be true or false, got {value!r}")
 
 
-_WORDS: dict[str, dict[str, str]] = {
-    "precision": {
-        "fp32": "fp32 float32 float 32 32-true no none tf32", "bf16": "bf16 bfloat16 bf16-true",
-        "fp16": "fp16 float16 half 16-true", "amp-bf16": "amp-bf16 bf16-mixed bf16-amp", "amp-fp16": "amp-fp16 16-mixed amp mixed 16 fp16-mixed",
-    },
-    "optimizer": {
-        "adamw": "adamw adam adamw_torch", "adamw-foreach": "adamw-foreach", "adamw-loop": "adamw-loop adamw_hf",
-        "adamw-fused": "adamw-fused adamw_torch_fused fused_adam fusedadam adamw_apex_fused deepspeedcpuadam",
-        "adamw-8bit": "adamw-8bit adamw_8bit adam8bit adamw8bit adamw_bnb_8bit paged_adamw_8bit adam_8bit pagedadamw8bit",
-        "adafactor": "adafactor", "sgd": "sgd", "none": "none",
-    },
-    "attention": {
-        "eager": "eager math vanilla", "sdpa": "sdpa torch", "flash": "flash flash_attention flash_attention_2 flash_attention_3 flash_attn fa2 fa3 "
-        "flash-attn flash_attention_2_kernel", "efficient": "efficient xformers mem_efficient memory_efficient",
-    },
-    "checkpointing": {"none": "none false no off", "full": "full true yes on uniform block unsloth", "selective": "selective"},
-    "strategy": {
-        "none": "none single", "ddp": "ddp distributed_data_parallel", "fsdp": "fsdp fsdp1 fsdp2 full_shard", "megatron": "megatron megatron-lm",
-        "zero1": "zero1 zero-1 zero_1 zero_stage_1 deepspeed_zero1", "zero2": "zero2 zero-2 zero_2 zero_stage_2 deepspeed_zero2",
-        "zero3": "zero3 zero-3 zero_3 zero_stage_3 deepspeed_zero3",
-    },
-    "gradient_dtype": {"fp32": "fp32 float32", "bf16": "bf16 bfloat16", "fp16": "fp16 float16"},
-    "backward": {"each-micro-batch": "each-micro-batch", "deferred": "deferred"},
-}  # fmt: skip
-"""What runs call a setting's values: contract word -> other spellings (frameworks' option values, dtype names)."""
-
-_LOOKUP = {name: {w: word for word, spellings in words.items() for w in spellings.split()} for name, words in _WORDS.items()}
 _STATED = ("micro_batch", "seq_len", "grad_accum", "precision", "optimizer", "attention", "checkpointing")
+_MODEL_KEYS = {f.name for f in fields(Architecture)}
 
 
 def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
@@ -267,56 +261,48 @@ def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         settings: canonical name -> value, ``(value, source)`` or a fact with ``.value``.
 
     Returns:
-        ``(settings, names left at their default)``, or ``(None, names needed)`` where the model's shape isn't known. A value
-        that has no counterpart here counts as not stated.
+        ``(settings, names left at their default)``, or ``(None, names needed)`` where the model's shape isn't known. A
+        value that has no counterpart here counts as not stated.
     """
-    stated = {name: _bare(value) for name, value in settings.items()}
+    stated = {name: bare(value) for name, value in settings.items()}
     model = stated.get("model")
-    needed = ("n_layers", "hidden", "heads", "vocab")
     if not isinstance(model, Mapping):
         return None, ["model"]
-    if missing := [f"model.{name}" for name in needed if not model.get(name)]:
+    if missing := [f"model.{name}" for name in ("n_layers", "hidden", "heads", "vocab") if not model.get(name)]:
         return None, missing
     try:
-        known = {"model": from_numbers({name: _number(value) for name, value in model.items() if name in _MODEL_KEYS})}
+        architecture = from_numbers({name: number(value) for name, value in model.items() if name in _MODEL_KEYS})
     except SettingsError:
         return None, ["model"]
+    known = _stated_numbers(stated) | _stated_words(stated)
+    return Settings(model=architecture, **known), [name for name in _STATED if name not in known]
+
+
+def _stated_numbers(stated: Mapping[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
     for name in ("micro_batch", "seq_len", "grad_accum", "capacity_bytes"):
-        if isinstance(value := _number(stated.get(name)), int) and not isinstance(value, bool) and value > 0:
+        value = number(stated.get(name))
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             known[name] = value
-    for name, spellings in _LOOKUP.items():
-        if name != "strategy" and (word := spellings.get(_word(stated.get(name)))):
-            known[name] = word
-    if (precision := _word(stated.get("precision"))) not in _LOOKUP["precision"] and precision:
-        # A trainer's switch (`bf16: true`) means autocast over fp32 weights.
-        if switch := next((kind for kind in ("bf16", "fp16") if precision.startswith(kind) and "true" in precision), None):
-            known["precision"] = f"amp-{switch}"
-    if isinstance(dropout := stated.get("dropout"), int | float) and not isinstance(dropout, bool) and 0 <= dropout < 1:
+    dropout = stated.get("dropout")
+    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout < 1:
         known["dropout"] = float(dropout)
+    return known
+
+
+def _stated_words(stated: Mapping[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for name in ("precision", "optimizer", "attention", "checkpointing", "gradient_dtype", "backward"):
+        if found := LOOKUP[name].get(word(stated.get(name))):
+            known[name] = found
+    precision = word(stated.get("precision"))
+    if "precision" not in known and precision.endswith("true") and precision[:4] in ("bf16", "fp16"):
+        known["precision"] = (
+            f"amp-{precision[:4]}"  # a trainer's switch (`bf16: true`) means autocast over fp32 weights
+        )
     if isinstance(gpu := stated.get("gpu"), str):
         known["gpu"] = gpu
-    strategy, world = _LOOKUP["strategy"].get(_word(stated.get("strategy"))), _number(stated.get("world_size"))
-    if strategy and strategy != "none" and isinstance(world, int) and world > 0:
+    strategy, world = LOOKUP["strategy"].get(word(stated.get("strategy"))), number(stated.get("world_size"))
+    if strategy and strategy != "none" and isinstance(world, int) and not isinstance(world, bool) and world > 0:
         known["parallelism"] = Parallelism(strategy=strategy, world_size=world)
-    return Settings(**known), [name for name in _STATED if name not in known]
-
-
-_MODEL_KEYS = {f.name for f in fields(Architecture)}
-
-
-def _bare(value: Any) -> Any:
-    if hasattr(value, "value"):
-        return value.value
-    return value[0] if isinstance(value, tuple) and len(value) == 2 else value
-
-
-def _number(value: Any) -> Any:
-    """A whole number written as text or as a float becomes one; anything else stays as it is."""
-    if isinstance(value, str) and value.strip().replace(",", "").isdigit():
-        return int(value.strip().replace(",", ""))
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _word(value: Any) -> str:
-    """A value as it may be spelled: lower case, without a dtype's module, one word."""
-    return str(value).strip().lower().removeprefix("torch.").removeprefix("torch.optim.").replace(" ", "_") if value is not None else ""
+    return known

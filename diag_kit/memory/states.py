@@ -53,14 +53,23 @@ def share(s: Settings) -> Share:
         per_layer = sum(s.lora.rank * sum(m.layer_matrices[name]) for name in s.lora.targets)
         trained = {"attention": per_layer, "feed-forward": 0, "embedding": 0, "head": 0}
     else:
-        trained = {"attention": attention + rest, "feed-forward": linear - attention, "embedding": embedding, "head": head}
+        trained = {
+            "attention": attention + rest,
+            "feed-forward": linear - attention,
+            "embedding": embedding,
+            "head": head,
+        }
     return Share(stage_layers(s), linear, rest, embedding + head, trained)
 
 
 def state_sizes(s: Settings, w: Widths) -> Sizes:
     """Bytes by term that do not depend on batch or length."""
     p, part = s.parallelism, share(s)
-    shard = {"params": ("fsdp", "zero3"), "grads": ("fsdp", "zero2", "zero3"), "state": ("fsdp", "zero1", "zero2", "zero3")}
+    shard = {
+        "params": ("fsdp", "zero3"),
+        "grads": ("fsdp", "zero2", "zero3"),
+        "state": ("fsdp", "zero1", "zero2", "zero3"),
+    }
     ranks = {kind: p.data if p.strategy in strategies else 1 for kind, strategies in shard.items()}
     layer = part.linear * (NF4_BYTES if s.base_quantization else w.param) + part.rest * w.param
     resident = 0 if p.offload == "all" else 1
@@ -90,8 +99,11 @@ def _optimizer(s: Settings, w: Widths, part: Share, ranks: int) -> Sizes:
         # ZeRO casts its gradient partition to fp32 for the step; Megatron's gradients are fp32 already.
         temporaries = 0 if strategy == "megatron" or kind == "none" else 4 * n
     else:
-        temporaries = {"adamw-foreach": n * w.state, "adamw-loop": 2 * largest * w.state,
-                       "adafactor": largest * 4 * (4 if w.param == 2 else 2)}.get(kind, 0)  # fmt: skip
+        temporaries = {
+            "adamw-foreach": n * w.state,
+            "adamw-loop": 2 * largest * w.state,
+            "adafactor": largest * 4 * (4 if w.param == 2 else 2),
+        }.get(kind, 0)
     return sizes | {"optimizer temporaries": temporaries if n else 0}
 
 

@@ -1,0 +1,268 @@
+"""The closed forms: what an estimate promises, and the claims about memory that follow from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag_kit.memory import formulas
+from diag_kit.memory.formulas import estimate, micro_step_curve, peak_bytes, peak_curve
+from diag_kit.memory.settings import Settings
+from diag_kit.memory.terms import CATALOG, CATEGORIES
+from diag_kit.units import GIB
+
+ONE_B = {
+    "n_layers": 16,
+    "hidden": 2048,
+    "heads": 32,
+    "kv_heads": 8,
+    "ffn": 8192,
+    "vocab": 128256,
+    "tied_embeddings": True,
+}
+SEVEN_B = {"n_layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000}
+BERT = {"n_layers": 24, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 30522, "gated_ffn": False, "positions": 512,
+        "lm_head": False, "encoder": True}  # fmt: skip
+
+
+def run(model=ONE_B, **settings):
+    return Settings.from_json({"model": model, "precision": "bf16", "seq_len": 2048, **settings})
+
+
+VARIETY = [
+    run(),
+    run(attention="eager", dropout=0.1, grad_accum=3),
+    run(grad_accum=5, backward="deferred", checkpointing="full"),
+    run(SEVEN_B, precision="amp-bf16", checkpointing="selective"),
+    run(BERT, precision="amp-fp16", attention="eager", dropout=0.1, gpu="V100"),
+    run(lora={"rank": 8}, base_quantization="nf4", checkpointing="full"),
+    run(parallelism={"strategy": "fsdp", "world_size": 8}, precision="amp-bf16"),
+    run(parallelism={"strategy": "zero3", "world_size": 8}, precision="amp-bf16", grad_accum=2),
+    run(parallelism={"strategy": "megatron", "world_size": 8, "tensor": 2, "pipeline": 2}, grad_accum=4),
+    run(parallelism={"strategy": "ddp", "world_size": 2}, fused_loss=True, capacity_bytes=80 * GIB),
+    run(optimizer="adafactor", device="cpu"),
+    run(optimizer="none", attention="efficient", keep_logits=False),
+]
+
+
+@pytest.mark.parametrize("s", VARIETY)
+def test_components_sum_to_the_peak_and_the_peak_is_a_moment(s):
+    """Components sum to the peak exactly; the peak is the largest moment, below the sum of the phases' peaks."""
+    e = estimate(s)
+    assert sum(e.components_at_peak.values()) == e.peak_allocated_bytes
+    assert set(e.components_at_peak) == set(CATEGORIES)
+    assert e.peak_allocated_bytes == max(m.total_bytes for m in e.timeline) == peak_bytes(s)
+    assert e.peak_by_phase[e.peak_phase] == e.peak_allocated_bytes
+    assert e.peak_allocated_bytes < sum(bytes_ or 0 for bytes_ in e.peak_by_phase.values())
+    assert all(value >= 0 for m in e.timeline for value in m.by_category.values())
+    assert e.band_bytes[0] <= e.device_bytes <= e.band_bytes[1]
+    assert e.steady_state_bytes < e.peak_allocated_bytes <= e.peak_reserved_bytes <= e.device_bytes
+
+
+@pytest.mark.parametrize("s", VARIETY)
+def test_every_term_says_what_it_is(s):
+    """Each term of an estimate has a category, a formula, an assumption, a source, and phases in which it lives."""
+    for term in estimate(s).terms:
+        assert term.category in CATEGORIES
+        assert term.formula
+        assert term.assumption
+        assert term.source
+        assert term.live_in
+        assert term.bytes == term.unit_bytes * term.count > 0
+
+
+def test_the_catalog_holds_no_term_that_no_run_has():
+    """Every entry of the catalog appears in some estimate."""
+    settings = [*VARIETY, run(parallelism={"strategy": "zero2", "world_size": 2}), run(precision="fp16", attention="eager"),
+                run(BERT, precision="fp32", dropout=0.1), run({**BERT, "activation": "gelu_new", "encoder": False})]  # fmt: skip
+    assert {term.name for s in settings for term in estimate(s).terms} == set(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("s", "traced_gib"),
+    [
+        (run(attention="eager", seq_len=1024, micro_batch=8), 54.13),
+        (run(seq_len=1024, micro_batch=8), 29.39),
+        (run(attention="eager", seq_len=4096), 64.22),
+        (run(seq_len=4096), 15.85),
+        (run(SEVEN_B, attention="eager", seq_len=4096), 134.61),
+    ],
+)
+def test_first_step_of_real_models_as_traced(s, traced_gib):
+    """Peaks of the first step of a 1B and a 7B Llama, as tensor lifetimes of the Hugging Face code on a CPU give them.
+
+    Tolerance 0.05 %: the forms name every tensor that is alive at these peaks. In a first step there are no moments yet.
+    """
+    e = estimate(s.with_(device="cpu"))
+    moments = next(t.bytes for t in e.terms if t.name == "optimizer moments")
+    assert (e.peak_allocated_bytes - moments) / GIB == pytest.approx(traced_gib, rel=5e-4)
+
+
+@pytest.mark.parametrize(("optimizer", "traced_gib"), [("adamw-loop", 50.69), ("adamw-foreach", 62.76)])
+def test_optimizer_step_as_traced(optimizer, traced_gib):
+    """The optimizer step of a 7B in bf16: foreach adds one list of moments over the loop (traced, ±0.05 %)."""
+    e = estimate(run(SEVEN_B, seq_len=4096, device="cpu", optimizer=optimizer))
+    assert e.peak_by_phase["optimizer"] / GIB == pytest.approx(traced_gib, rel=5e-4)
+
+
+def test_attention_is_quadratic_when_eager_and_linear_when_fused():
+    """Doubling a long sequence quadruples the eager scores; fused kernels have none and grow linearly."""
+    scores = [estimate(run(attention="eager", seq_len=n)).components_at_peak["attention_scores"] for n in (8192, 16384)]
+    assert scores[1] == 4 * scores[0]
+    flash = [estimate(run(attention="flash", seq_len=n)) for n in (8192, 16384, 24576)]
+    assert flash[0].components_at_peak["attention_scores"] == 0
+    peaks = [e.peak_allocated_bytes for e in flash]
+    assert peaks[2] - peaks[1] == peaks[1] - peaks[0]
+
+
+def test_dropout_keeps_three_copies_of_the_scores():
+    """In fp32 on a CPU eager attention saves the probabilities, the mask and the dropped-out copy, 4 bytes each."""
+    e = estimate(run(BERT, precision="fp32", attention="eager", dropout=0.1, device="cpu", seq_len=512))
+    scores = sum(t.unit_bytes for t in e.terms if t.category == "attention_scores")
+    assert scores == 12 * 16 * 512**2
+
+
+def test_a_silent_fall_to_the_math_path_is_quadratic():
+    """sdpa on a CPU with dropout runs the math path, and says so."""
+    e = estimate(run(BERT, precision="fp32", dropout=0.1, device="cpu"))
+    assert e.components_at_peak["attention_scores"] > 0
+    assert "math" in e.assumptions[0]
+
+
+def test_sdpa_is_what_torch_picks_on_the_gpu():
+    """16-bit sdpa runs flash on an A100 and the efficient kernel on a T4, which repeats grouped keys and values."""
+    assert estimate(run(gpu="A100")).assumptions[0].startswith("attention runs the flash")
+    assert estimate(run(gpu="Tesla T4")).assumptions[0].startswith("attention runs the efficient")
+    assert peak_bytes(run(gpu="T4")) > peak_bytes(run(gpu="A100"))
+
+
+def test_deferred_backward_retains_one_graph_per_micro_step():
+    """Deferred: exactly one graph more per micro-step. Ordinary: flat from the second micro-step on."""
+    s = run(checkpointing="none")
+    graph = next(t for t in estimate(s.with_(grad_accum=4, backward="deferred")).terms if t.name == "retained graph")
+    deferred = micro_step_curve(s, 8, "deferred")
+    assert {b - a for a, b in zip(deferred, deferred[1:], strict=False)} == {graph.unit_bytes}
+    ordinary = micro_step_curve(s, 8, "each-micro-batch")
+    assert ordinary[1] - ordinary[0] <= 2 * s.model.params * 2
+    assert len(set(ordinary[1:])) == 1
+    peaks = [peak_bytes(s.with_(grad_accum=k, backward="deferred")) for k in (2, 3, 4)]
+    assert peaks[1] - peaks[0] == peaks[2] - peaks[1] == graph.unit_bytes
+
+
+def test_gradients_persist_from_the_second_micro_step_on():
+    """Accumulation raises the peak once, by at most one copy of the gradients and one layer's; then it is flat."""
+    one, two, eight = (peak_bytes(run(grad_accum=k)) for k in (1, 2, 8))
+    assert one < two == eight
+    assert two - one <= 2 * run().model.params * 1.01
+
+
+def test_optimizer_state_does_not_grow_with_the_batch():
+    """State is a matter of trainable parameters: 8 bytes each in fp32, whatever batch or accumulation."""
+    for s in (run(precision="fp32"), run(precision="fp32", micro_batch=8, grad_accum=16)):
+        assert estimate(s).components_at_peak["optimizer_state"] == 8 * s.model.params
+
+
+def test_no_sync_costs_memory_under_fsdp_and_nothing_under_ddp():
+    """FSDP without synchronisation holds unsharded gradients: the difference is all but one rank's part of them."""
+
+    def peak(strategy, no_sync):
+        parallelism = {"strategy": strategy, "world_size": 8, "no_sync": no_sync}
+        return peak_bytes(run(SEVEN_B, grad_accum=4, parallelism=parallelism, optimizer="sgd"))
+
+    assert peak("ddp", True) == peak("ddp", False)
+    assert peak("fsdp", True) - peak("fsdp", False) > 0.8 * 2 * 6.7e9 * 7 / 8
+
+
+def test_persistent_gradient_buffers_make_accumulation_free():
+    """Megatron's fp32 buffer is there from the start: accumulation changes nothing; 18 bytes per parameter in all."""
+    s = run(SEVEN_B, precision="amp-bf16", parallelism={"strategy": "megatron", "world_size": 2})
+    assert peak_bytes(s) == peak_bytes(s.with_(grad_accum=8))
+    e = estimate(s)
+    states = sum(e.components_at_peak[name] for name in ("parameters", "gradients", "optimizer_state"))
+    assert states == pytest.approx(18 * s.model.params, rel=1e-6)
+
+
+def test_checkpointing_keeps_layer_inputs_and_one_layer():
+    """Full checkpointing: activations at the last layer's backward are its layer inputs and one recomputed layer."""
+    s = run(SEVEN_B, seq_len=4096, checkpointing="full", optimizer="sgd")
+    layer_inputs = next(t for t in estimate(s).terms if t.name == "layer input")
+    assert layer_inputs.bytes == 32 * 4096 * 4096 * 2
+    assert peak_bytes(s) < peak_bytes(s.with_(checkpointing="selective")) < peak_bytes(s.with_(checkpointing="none"))
+
+
+def test_an_encoder_without_a_language_model_head_has_no_logits():
+    """A classifier's logits are nothing; its peak has no loss over the vocabulary."""
+    assert estimate(run(BERT)).components_at_peak["logits"] == 0
+    assert estimate(run({**BERT, "lm_head": True})).components_at_peak["logits"] > 0
+
+
+def test_fused_loss_never_holds_all_logits():
+    """A fused loss takes the logits' copies away; dropping the outputs takes one copy away."""
+    s = run(seq_len=8192, checkpointing="full")
+    copies = 8192 * 128256
+    assert peak_bytes(s) - peak_bytes(s.with_(keep_logits=False)) == 2 * copies
+    assert peak_bytes(s) - peak_bytes(s.with_(fused_loss=True)) > 9 * copies
+
+
+def test_lora_trains_few_parameters_and_saves_no_frozen_inputs():
+    """Adapters have gradients and state; the frozen base has neither, and a 4-bit base is about a quarter in size."""
+    lora = run(SEVEN_B, lora={"rank": 8, "targets": ["q_proj", "v_proj"]})
+    e = estimate(lora)
+    adapters = 32 * 2 * 8 * (4096 + 4096)
+    assert next(t.bytes for t in e.terms if t.name == "optimizer moments") == 8 * adapters
+    assert next(t.bytes for t in e.terms if t.name == "gradients of attention") == 4 * adapters
+    assert not any(t.name in ("down-projection input", "normalised values") for t in e.terms)
+    nf4 = estimate(lora.with_(base_quantization="nf4"))
+    assert nf4.components_at_peak["parameters"] < 0.33 * e.components_at_peak["parameters"]
+
+
+def test_headroom_and_fit_agree():
+    """Headroom is the capacity minus what the device needs; without a capacity neither is known."""
+    e = estimate(run(capacity_bytes=24 * GIB))
+    assert e.headroom_bytes == 24 * GIB - e.device_bytes
+    assert e.fits is (e.headroom_bytes >= 0)
+    assert (estimate(run()).headroom_bytes, estimate(run()).fits) == (None, None)
+    assert estimate(run(capacity_bytes=e.device_bytes)).fits is True
+    assert estimate(run(capacity_bytes=e.device_bytes - 1)).fits is False
+
+
+@pytest.mark.parametrize("s", VARIETY)
+def test_length_curve_is_the_estimate_at_each_length(s):
+    """The curve equals the estimate at lengths that it was not solved from, to a byte per thousand million."""
+    lengths = [64, 333, 1000, 5000, 20000]
+    direct = [estimate(s.with_(seq_len=n)).peak_allocated_bytes for n in lengths]
+    assert peak_curve(s, lengths) == pytest.approx(direct, rel=1e-9)
+
+
+def test_curves_evaluate_the_model_a_few_times_whatever_their_length(monkeypatch):
+    """A curve of any number of points costs four evaluations, a micro-step curve one: a slider stays quick."""
+    count = 0
+    inner = formulas._model
+
+    def counted(s):
+        nonlocal count
+        count += 1
+        return inner(s)
+
+    monkeypatch.setattr(formulas, "_model", counted)
+    peak_curve(run(), range(1, 1000))
+    assert count == 4
+    micro_step_curve(run(), 500, "deferred")
+    assert count == 5
+
+
+def test_timeline_stays_small_however_long_the_window():
+    """A window of 512 micro-steps is shown by its first three and its last."""
+    e = estimate(run(grad_accum=512))
+    assert {m.micro_step for m in e.timeline} == {1, 2, 3, 512, None}
+    assert len(e.timeline) < 60
+
+
+def test_document_is_the_contracts():
+    """``to_json`` has the contract's keys, absent phases as null."""
+    document = estimate(run()).to_json()
+    assert document["schema"] == "diag_kit.estimate/1"
+    assert document["method"] == "formula"
+    assert document["peak_by_phase"]["eval"] is None
+    assert document["fits"] is None
+    assert {"peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "peak_phase", "components_at_peak",
+            "headroom_bytes", "band_bytes", "assumptions"} <= set(document)  # fmt: skip
