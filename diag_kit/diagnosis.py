@@ -214,8 +214,8 @@ def _fix(fix: FailureFix, known: Any) -> Fix:
         from .memory import plan
 
         try:
-            saves = plan.saves(known, fix.saves)
-            basis = "closed forms for this run's settings"
+            if plan.changed(known, fix.saves) != known:  # what the settings already say, or don't tell, predicts nothing
+                saves, basis = plan.saves(known, fix.saves), "closed forms for this run's settings"
         except SettingsError:  # a remedy that this run's settings rule out
             pass
     return Fix(action=fix.action, saves_bytes=saves, cost=fix.cost, verify=fix.verify, undo=fix.undo, code=fix.code, basis=basis)

@@ -17,28 +17,22 @@ CONTRACT_FACTS = (
     "allowed_bytes", "device",
 )  # fmt: skip
 
-GPU, HOST, OTHER = "gpu", "host", "other"
-CAUSES: dict[str, str] = dict.fromkeys((
-    "graph-retention", "grad-accumulation-buffer", "attention-quadratic", "long-sequence-outlier", "variable-shape-peak", "activations-too-large",
-    "logits-loss-peak", "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "checkpoint-peak",
-    "tensor-accumulation", "kv-cache", "fragmentation", "other-process", "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer",
-    "cuda-context-or-library-workspace", "process-memory-cap", "single-allocation-limit", "oversized-single-request", "schedule-phase-change",
-), GPU) | dict.fromkeys(("host-oom", "pinned-host-memory", "shared-memory"), HOST) | dict.fromkeys(
-    ("hardware", "preempted", "misreported", "not-memory"), OTHER)  # fmt: skip
-"""Causes of the contract, by where they live."""
-_ALSO_HOST = ("checkpoint-peak", "tensor-accumulation", "graph-retention")
+_GPU, _HOST, _OTHER = frozenset({"gpu-oom"}), frozenset({"host-oom", "shared-memory"}), frozenset({"not-memory"})
+CAUSES: dict[str, frozenset[str]] = dict.fromkeys((
+    "grad-accumulation-buffer", "attention-quadratic", "long-sequence-outlier", "variable-shape-peak", "activations-too-large", "logits-loss-peak",
+    "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "kv-cache", "fragmentation", "other-process",
+    "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer", "cuda-context-or-library-workspace", "process-memory-cap",
+    "single-allocation-limit", "oversized-single-request", "schedule-phase-change",
+), _GPU) | dict.fromkeys(("host-oom", "pinned-host-memory", "shared-memory"), _HOST) | dict.fromkeys(
+    ("hardware", "preempted", "not-memory"), _OTHER) | {
+    "graph-retention": _GPU | _HOST, "tensor-accumulation": _GPU | _HOST, "checkpoint-peak": _GPU | _HOST, "misreported": _GPU | _OTHER,
+}  # fmt: skip
+"""Causes of the contract, and the families of failure that each can explain: what is kept or gathered can fill the host too."""
 
 
 def cause_fits(cause: str, family: str) -> bool:
-    """Whether a cause can explain a failure of that family. Kept tensors and saving can exhaust the host as well."""
-    place = CAUSES.get(cause)
-    if family == "gpu-oom":
-        return place == GPU or cause == "misreported"
-    if family in ("host-oom", "shared-memory"):
-        return place == HOST or cause in _ALSO_HOST
-    if family == "not-memory":
-        return place == OTHER
-    return family == "undetermined"
+    """Whether a cause can explain a failure of that family; an undetermined one may have any cause."""
+    return family == "undetermined" or family in CAUSES.get(cause, frozenset())
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,11 +173,12 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """Fewer than 60 modules that hold code, and at most 10,000 lines."""
+    """At most 65 modules that hold code, besides the parsers (one file for each format), and at most 12,000 lines."""
+    sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
+    holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
+    assert len(holding) <= 65
     sources = [path.read_text(encoding="utf-8") for path in MODULES.values()]
-    holding = [s for s in sources if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) < 60
-    assert sum(source.count("\n") for source in sources) <= 10_000
+    assert sum(source.count("\n") for source in sources) <= 12_000
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def parse_csv(path: str, lines: Iterable[str]) -> tuple[list[Fact], list[str]]:
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
         reader = csv.reader(stream, delimiter=delimiter)
-        rows = ((number, header, dict(zip(names, row, strict=False))) for number, row in enumerate(reader, 2))
+        rows = ((number, delimiter.join(row), dict(zip(names, row, strict=False))) for number, row in enumerate(reader, 2))
         return _points(path, rows)
     except csv.Error as error:
         return [], [f"not readable as a table ({error})"]

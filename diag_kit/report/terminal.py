@@ -26,7 +26,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     page.field("sizes", arithmetic(diagnosis))
     page.field("growth", diagnosis.growth)
     if diagnosis.collateral:
-        page.field("others", f"{_waited(len(diagnosis.collateral))}: {diagnosis.collateral[0].what}")
+        page.field("others", f"{_waited(len({one.rank for one in diagnosis.collateral}))}: {diagnosis.collateral[0].what}")
     standing = [finding for finding in diagnosis.findings if finding.verdict != "ruled-out"]
     for number, finding in enumerate(standing[:SHOWN]):
         page.finding(finding, whole=number == 0)
