@@ -200,7 +200,7 @@ def test_package_is_small() -> None:
     ],
 )
 def test_a_bad_import_is_caught(module: str, source: str, told: str) -> None:
-    """Each kind of wrong arrow is found: up, across, between parsers, inside a function, and a library out of its room."""
+    """Each kind of wrong arrow is found: up, across, between parsers, in a function, a library out of its room."""
     known = KNOWN | {"diag_kit.evidence.parsers.two"}
     (breach,) = breaches(source, module, package=False, known=known)
     assert told in breach

@@ -64,11 +64,17 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
 
 
+def _make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """make as a person calls it, also where make runs the tests."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, env=outer, check=False)
+
+
 def test_every_make_target_has_a_line_of_help() -> None:
     """make alone lists every target that a person may call, each with what it is for."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.search(r"^\.PHONY:(.*)$", makefile, re.M)[1].split()) - {"have-python"}
-    shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = _make().stdout
     assert {line.split()[1] for line in shown.splitlines()} == targets
     assert {"help", "workbook", "test", "lint", "benchmarks", "clean"} <= targets
     assert all(len(line.split(maxsplit=2)) == 3 for line in shown.splitlines())
@@ -76,9 +82,7 @@ def test_every_make_target_has_a_line_of_help() -> None:
 
 def test_old_or_absent_python_is_one_line() -> None:
     """A Python that is not there ends in one clear line on standard error, without set-up."""
-    asked = subprocess.run(
-        ["make", "--no-print-directory", "workbook", "PYTHON=/no/such/python"], cwd=ROOT, capture_output=True, text=True
-    )
+    asked = _make("workbook", "PYTHON=/no/such/python")
     told = [line for line in asked.stderr.splitlines() if not line.startswith("make")]
     assert asked.returncode and len(told) == 1 and "/no/such/python: not found" in told[0]
 
