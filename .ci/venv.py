@@ -4,7 +4,8 @@ usage: PYTHON .ci/venv.py workbook|test [--over]
 
 ``workbook`` and ``test`` take the versions of requirements.lock; ``test`` adds the test tools and PyTorch. ``--over``
 builds over the packages of the interpreter that runs this file: its torch and its owner's code stay visible, nothing
-that it has is replaced while it satisfies our lower bounds, and no torch is installed.
+that it has is replaced while it satisfies our lower bounds, and no torch is installed. A later plain ``workbook`` keeps
+such a .venv; ``test`` makes it anew.
 
 A stamp inside .venv says what it was made from. It is made anew when another Python, folder or kind is asked for or
 when it does not run, and brought up to date when the project's files changed. Every Python 3 can read this file, so
@@ -44,16 +45,19 @@ def main(arguments):
             )
         )
     wanted = {"python": sys.version, "prefix": sys.prefix, "root": str(ROOT), "over": over}
+    made = stamp()
+    if tier == "workbook" and not over and made.get("over") and runs(made.get("python")):
+        # A plain call keeps the packages that were chosen before.
+        over, wanted = True, {**wanted, "over": True, "python": made.get("python"), "prefix": made.get("prefix")}
     files = [ROOT / "pyproject.toml", Path(__file__)] + ([] if over else [LOCK])
     inputs = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
-    made = stamp()
     # One without a stamp, of a set-up cut short or made by hand, is completed rather than thrown away.
-    usable = runs() and ({key: made.get(key) for key in wanted} == wanted if made else not over and bare())
+    usable = runs(wanted["python"]) and ({key: made.get(key) for key in wanted} == wanted if made else not over and bare())
     if usable and made.get("tier") == TIERS[-1]:
         tier = TIERS[-1]  # it has more than asked for, and keeps it
     if usable and made.get("inputs") == inputs and made.get("tier") == tier:
         return 0
-    kind = "over {}".format(sys.executable) if over else "pinned versions"
+    kind = "over {}".format(wanted["prefix"]) if over else "pinned versions"
     print("Setting up .venv ({}, {}); the first time takes a few minutes.".format(tier, kind), file=sys.stderr)
     try:
         if not usable:
@@ -83,11 +87,11 @@ def python():
     return VENV / "bin" / "python"
 
 
-def runs():
-    """Whether .venv's interpreter starts and finds the project where it is now."""
+def runs(version):
+    """Whether .venv's interpreter starts, is of this version, and finds the project."""
     check = "import sys, pip, diag_kit; sys.exit(sys.version != sys.argv[1])"
     try:
-        command = [str(python()), "-c", check, sys.version]
+        command = [str(python()), "-c", check, str(version)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except OSError:
         return False

@@ -115,7 +115,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple:
         (tmp_path / ".venv").mkdir(exist_ok=True)
 
     monkeypatch.setattr(venv, "create", create)
-    monkeypatch.setattr(venv, "runs", lambda: (tmp_path / ".venv").is_dir())
+    monkeypatch.setattr(venv, "runs", lambda version: (tmp_path / ".venv").is_dir())
     return venv, calls
 
 
@@ -139,7 +139,7 @@ def test_setup_starts_anew_when_it_must(setup: tuple, monkeypatch: pytest.Monkey
         if change == "python":
             monkeypatch.setattr(venv.sys, "version", "3.12.0 (main)")
         if change == "broken":
-            monkeypatch.setattr(venv, "runs", lambda: False)
+            monkeypatch.setattr(venv, "runs", lambda version: False)
         assert venv.main(["workbook"] if change != "kind" else ["workbook", "--over"]) == 0
         assert calls[0] == ("create",), change
 
@@ -147,12 +147,14 @@ def test_setup_starts_anew_when_it_must(setup: tuple, monkeypatch: pytest.Monkey
 def test_workbook_installs_no_torch(setup: tuple) -> None:
     """Over an engineer's own packages pip gets ranges, no pins, no torch; the pinned workbook gets no torch either."""
     venv, calls = setup
+    venv.main(["workbook"])
+    assert not any("torch" in argument for call in calls for argument in call)
+    calls.clear()
     venv.main(["workbook", "--over"])
     assert calls == [("create",), ("-e", ".[workbook]")]
     calls.clear()
     venv.main(["workbook"])
-    assert not any("torch" in argument for call in calls for argument in call)
-    calls.clear()
+    assert calls == []  # a plain call keeps what was chosen
     venv.main(["test"])
     assert any(call[-1].startswith("torch==") for call in calls)
 
