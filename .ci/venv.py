@@ -52,7 +52,8 @@ def main(arguments):
     files = [ROOT / "pyproject.toml", Path(__file__)] + ([] if over else [LOCK])
     inputs = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
     # One without a stamp, of a set-up cut short or made by hand, is completed rather than thrown away.
-    usable = runs(wanted["python"]) and ({key: made.get(key) for key in wanted} == wanted if made else not over and bare())
+    same = {key: made.get(key) for key in wanted} == wanted if made else not over and bare()
+    usable = same and runs(wanted["python"])
     if usable and made.get("tier") == TIERS[-1]:
         tier = TIERS[-1]  # it has more than asked for, and keeps it
     if usable and made.get("inputs") == inputs and made.get("tier") == tier:
@@ -99,8 +100,10 @@ def runs(version):
 
 def bare():
     """Whether .venv stands on its own packages."""
-    config = (VENV / "pyvenv.cfg").read_text(encoding="utf-8")
-    return "include-system-site-packages = false" in config
+    try:
+        return "include-system-site-packages = false" in (VENV / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def create(over):
