@@ -48,9 +48,8 @@ def _norms(s: Settings, w: Widths) -> Sizes:
     if s.model.norm == "layer":
         return {"norm inputs": tokens * (w.stream * h + 8)}
     frozen = s.lora is not None
-    return {"norm inputs in fp32": tokens * (4 * h + 4)} | (
-        {} if frozen else {"normalised values": tokens * w.stream * h}
-    )
+    sizes: Sizes = {"norm inputs in fp32": tokens * (4 * h + 4)}
+    return sizes if frozen else sizes | {"normalised values": tokens * w.stream * h}
 
 
 def _linear_inputs(s: Settings, w: Widths) -> Sizes:
@@ -117,6 +116,7 @@ def _feed_forward(s: Settings, w: Widths) -> Sizes:
 
 def _loss(s: Settings, w: Widths) -> Sizes:
     m, tokens = s.model, s.micro_batch * s.seq_len
+    sizes: Sizes
     if s.fused_loss:
         sizes = {
             "logits of one chunk": tokens * m.hidden * (w.compute + 4),

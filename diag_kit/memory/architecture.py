@@ -213,7 +213,7 @@ def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Archi
         raise SettingsError(
             f"settings.model.hf_config: {where} is a mixture of experts ({kind}), which no closed form covers yet"
         )
-    number = {
+    number: dict[str, Any] = {
         name: next((config[key] for key in keys if config.get(key) is not None), None) for name, keys in _NAMES.items()
     }
     if missing := [_NAMES[name][0] for name in ("n_layers", "hidden", "heads", "vocab") if number[name] is None]:

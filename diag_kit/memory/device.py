@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from ..units import MIB
 from .settings import Settings
 
+_T = TypeVar("_T")
 _BEFORE_AMPERE = ("T4", "V100", "P100", "P40", "P4", "1080", "2080", "TITAN", "RTX 5000", "RTX 6000 QUADRO")
 
 CONTEXT_BYTES: dict[str, tuple[int, int]] = {
@@ -52,5 +56,5 @@ def workspace_bytes(s: Settings) -> int:
     return 0 if s.device == "cpu" else _by_gpu(WORKSPACE_BYTES, s.gpu)
 
 
-def _by_gpu(table: dict, gpu: str | None):
+def _by_gpu(table: Mapping[str, _T], gpu: str | None) -> _T:
     return next((value for name, value in table.items() if name and name in (gpu or "A100").upper()), table[""])

@@ -15,7 +15,7 @@ from typing import Any
 
 from .activations import block_sizes, model_sizes, passing_sizes
 from .device import RESERVED_OVER_ALLOCATED, attention_kernel, context_bytes, workspace_bytes
-from .moments import Row, Step, highest_micro_steps, shown_micro_steps
+from .moments import Row, Step, shown_micro_steps
 from .precision import widths
 from .settings import Settings
 from .states import state_sizes
@@ -124,11 +124,9 @@ def estimate(s: Settings) -> Estimate:
 
 
 def peak_bytes(s: Settings) -> int:
-    """The peak of ``estimate``, without its details."""
+    """The peak of ``estimate``, without its details: the last micro-step is as high as any."""
     size, step = _model(s)
-    return max(
-        sum(size[name] * count for name, count in row.counts.items()) for row in step.rows(highest_micro_steps(s))
-    )
+    return max(sum(size[name] * count for name, count in row.counts.items()) for row in step.rows([s.grad_accum]))
 
 
 def peak_curve(s: Settings, lengths: Sequence[int]) -> list[int]:
@@ -155,10 +153,11 @@ def micro_step_curve(s: Settings, steps: int, backward: str) -> list[int]:
 def quadratics(s: Settings, name: str) -> list[tuple[float, float, float]]:
     """Each moment's bytes as a + b·x + c·x² in x = ``seq_len`` or ``micro_batch``, without those that never lead."""
     unit = 1024 if name == "seq_len" else 1
-    at = [_model(replace(s, **{name: x * unit}))[0] for x in (1, 2, 3)]
+    shapes: list[dict[str, Any]] = [{name: x * unit} for x in (1, 2, 3)]
+    at = [_model(replace(s, **shape))[0] for shape in shapes]
     _, step = _model(s)
     found = set()
-    for row in step.rows(highest_micro_steps(s)):
+    for row in step.rows([s.grad_accum]):
         y1, y2, y3 = (sum(size[term] * count for term, count in row.counts.items()) for size in at)
         c = (y3 - 2 * y2 + y1) / 2
         b = y2 - y1 - 3 * c
@@ -240,4 +239,6 @@ def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
         "a step after the first: optimizer state exists; gradients are set to None after it",
         "modelling code as in Hugging Face transformers, without torch.compile",
     ]
+    if s.parallelism.pipeline > 1:
+        told.append("the first pipeline stage: embedding, no logits, one micro-batch in flight for each stage")
     return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)

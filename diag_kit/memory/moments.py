@@ -41,11 +41,6 @@ def shown_micro_steps(s: Settings) -> list[int]:
     return sorted({m for m in (1, 2, 3, s.grad_accum) if m <= s.grad_accum})
 
 
-def highest_micro_steps(s: Settings) -> list[int]:
-    """Where the peak lies: gradients are held from the second micro-step on; deferred graphs grow to the last."""
-    return [s.grad_accum] if s.backward == "deferred" else sorted({min(2, s.grad_accum), s.grad_accum})
-
-
 class Step:
     """Counts of terms over one optimizer step. ``names``: terms that exist; ``block``: those that one layer saves."""
 

@@ -250,13 +250,11 @@ def saves(s: Settings, change: Mapping[str, Any]) -> int:
 
 def changed(s: Settings, change: Mapping[str, Any]) -> Settings:
     """Settings after a change; ``half``, ``one`` and ``double`` stand for what they say of a whole number."""
-    words = {"half": lambda n: max(n // 2, 1), "one": lambda n: 1, "double": lambda n: 2 * n}
-    values = {}
+    values = dict(change)
     for name, value in change.items():
         held = getattr(s, name, None)
-        values[name] = (
-            words[value](held) if isinstance(value, str) and value in words and isinstance(held, int) else value
-        )
+        if isinstance(value, str) and isinstance(held, int):
+            values[name] = {"half": max(held // 2, 1), "one": 1, "double": 2 * held}.get(value, value)
     return s.with_(**values)
 
 

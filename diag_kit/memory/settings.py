@@ -55,9 +55,10 @@ class Lora:
     def __post_init__(self) -> None:
         _check_whole("lora.rank", self.rank, 1)
         _check_choice("lora.dtype", "dtype", self.dtype)
-        if isinstance(self.targets, str) or not all(isinstance(name, str) for name in self.targets):
-            raise SettingsError(f"settings.lora.targets: must be a list of layer names, got {self.targets!r}")
-        object.__setattr__(self, "targets", tuple(self.targets))
+        targets: Any = self.targets
+        if not isinstance(targets, list | tuple) or not all(isinstance(name, str) for name in targets):
+            raise SettingsError(f"settings.lora.targets: must be a list of layer names, got {targets!r}")
+        object.__setattr__(self, "targets", tuple(targets))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,16 +49,10 @@ def share(s: Settings) -> Share:
     head = m.head_params / tp if s.parallelism.pipeline == 1 else 0
     embedding = m.embedding_params / tp + m.other_params
     attention = sum(a * b for name, (a, b) in m.layer_matrices.items() if name in _ATTENTION) / tp
+    trained = {"attention": attention + rest, "feed-forward": linear - attention, "embedding": embedding, "head": head}
     if s.lora:
-        per_layer = sum(s.lora.rank * sum(m.layer_matrices[name]) for name in s.lora.targets)
-        trained = {"attention": per_layer, "feed-forward": 0, "embedding": 0, "head": 0}
-    else:
-        trained = {
-            "attention": attention + rest,
-            "feed-forward": linear - attention,
-            "embedding": embedding,
-            "head": head,
-        }
+        adapters = sum(s.lora.rank * sum(m.layer_matrices[name]) for name in s.lora.targets)
+        trained = {"attention": adapters, "feed-forward": 0, "embedding": 0, "head": 0}
     return Share(stage_layers(s), linear, rest, embedding + head, trained)
 
 

@@ -22,6 +22,7 @@ LLAMA = {
 
 
 def run(**settings):
+    """Settings of a 1B Llama in bf16 over 4096 tokens, changed as given."""
     return Settings.from_json({"model": LLAMA, "precision": "bf16", "seq_len": 4096, **settings})
 
 
@@ -92,9 +93,15 @@ def test_words_stand_for_numbers():
 
 @pytest.mark.parametrize(
     "change",
-    [{"attention": "flash"}, {"checkpointing": "full"}, {"micro_batch": "half"}, {"fused_loss": True},
-     {"backward": "each-micro-batch"}, {"optimizer": "adamw-8bit"}],
-)  # fmt: skip
+    [
+        {"attention": "flash"},
+        {"checkpointing": "full"},
+        {"micro_batch": "half"},
+        {"fused_loss": True},
+        {"backward": "each-micro-batch"},
+        {"optimizer": "adamw-8bit"},
+    ],
+)
 def test_changes_of_the_encyclopedia_save_something(change):
     """The changes that failure entries name save memory in a run that suffers from all of them."""
     s = run(attention="eager", micro_batch=4, grad_accum=4, backward="deferred")
