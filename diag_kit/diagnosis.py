@@ -254,6 +254,9 @@ def _general(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
 
 def _afterwards(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
     event = figures.origin.event if figures.origin else None
+    if event is not None and family in ("host-oom", "shared-memory"):
+        yield Missing("kernel-log", "The kernel's word on what it killed, and why.", "dmesg -T | grep -iE 'oom|killed process|bus error' (on the node that failed)")
+        yield Missing("host-memory", "Host and shared memory while the run goes.", "free -g -s 10 & df -h /dev/shm; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.events")
     if event is None or family != "gpu-oom":
         return
     if not figures.values.get("has_sizes"):
@@ -262,6 +265,8 @@ def _afterwards(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
     if figures.origin and figures.origin.traceback is None:
         yield Missing("full-traceback", "The traceback above the message: it names the phase and the operation.",
                       "attach 60 lines before the message; for asynchronous errors rerun with CUDA_LAUNCH_BLOCKING=1")  # fmt: skip
+    yield Missing("gpu-processes", "Who held memory on the device when it failed.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv")
+    yield Missing("reproduction", "Whether the same input fails again, alone on a free device.", "rerun the failing step on a free GPU with the same seed")
 
 
 # --- what failed, and in words --------------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ CAUSES: dict[str, frozenset[str]] = dict.fromkeys((
     "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "kv-cache", "fragmentation", "other-process",
     "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer", "cuda-context-or-library-workspace", "process-memory-cap",
     "single-allocation-limit", "oversized-single-request", "schedule-phase-change",
-), _GPU) | dict.fromkeys(("host-oom", "pinned-host-memory", "shared-memory"), _HOST) | dict.fromkeys(
+), _GPU) | dict.fromkeys(("host-oom", "shared-memory"), _HOST) | dict.fromkeys(
     ("hardware", "preempted", "not-memory"), _OTHER) | {
-    "graph-retention": _GPU | _HOST, "tensor-accumulation": _GPU | _HOST, "checkpoint-peak": _GPU | _HOST, "misreported": _GPU | _OTHER,
+    "graph-retention": _GPU | _HOST, "tensor-accumulation": _GPU | _HOST, "checkpoint-peak": _GPU | _HOST,
+    "pinned-host-memory": _GPU | _HOST, "misreported": _GPU | _OTHER,
 }  # fmt: skip
 """Causes of the contract, and the families of failure that each can explain: what is kept or gathered can fill the host too."""
 

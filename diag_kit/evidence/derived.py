@@ -111,7 +111,9 @@ def _of_event(figures: Figures, event: Event) -> None:
     allowed = stated.get("allowed_bytes")
     if allowed is not None:
         need = max(allocated or 0, reserved or 0) + (stated.get("other_allocations_bytes") or 0) + (asked or 0)
-        figures.put(event.source, allowed_bytes=allowed, cap_reached=need > allowed and (total is None or allowed < 0.99 * total))
+        # With a cap below the card, a request that fits what is free can have been refused by the cap alone.
+        refused = need > allowed or (asked is not None and free is not None and asked <= free)
+        figures.put(event.source, allowed_bytes=allowed, cap_reached=refused and (total is None or allowed < 0.99 * total))
     if total and free is not None and reserved is not None and not over:
         unaccounted = total - free - reserved
         held = max(own or 0, reserved) / total
@@ -141,6 +143,8 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
     phase = _PHASE_OF_KIND.get(event.kind.partition(".")[0])
     if phase is None:
         phase = figures.place.phase
+    if phase == "unknown" and any(e.kind.startswith("dataloader.") for e in run.events) and event.family == "host-oom":
+        phase = "data"
     source = traceback.source if traceback else event.source
     if traceback and (frame := figures.place.operation_frame or figures.place.phase_frame):
         source = Source(traceback.source.path, frame.log_line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())

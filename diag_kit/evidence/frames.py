@@ -36,13 +36,15 @@ _PHASES: tuple[tuple[str, int | None, tuple[tuple[str, re.Pattern[str]], ...]], 
                           _any("code", r"torch\.save\(|\.save_pretrained\(|save_checkpoint\("))),
     ("eval", None, (_any("function", r"^_?(?:do_)?(?:eval(?:uate|uation)?|valid(?:ate|ation)?|val)(?:[_A-Z]\w*|Val)?$|^epochVal$|^(?:single|multi)_gpu_test$|^whole_inference$|^prediction_(?:loop|step)$|^_?test(?:_(?:step|epoch|loop|one_epoch))?$|^run_(?:eval|validation)\w*$"),
                     _any("code", r"\b(?:evaluate|validate|evaluation_loop|run_validation)\(|\b(?:x|X|y|data|inputs?|images?|batch)_(?:test|val|valid|dev)\b|\b(?:val|valid|test|eval)_(?:loader|batch|data|images|inputs)\b"))),
-    ("generate", None, (_any("function", r"^(?:generate|_sample|_?beam_search|_?greedy_search|sample_sequence)$"),)),
+    ("generate", None, (_any("function", r"^(?:generate|_sample|_?beam_search|_?greedy_search|sample_sequence|\w+_for_generation)$"),)),
+    ("load", None, (_any("function", r"^_?(?:load|restore|resume)(?:_(?:state_dict|checkpoint|model|weights|pretrained|optimizer|from|state|best)\w*)?$|^(?:_cuda_deserialize|persistent_load|default_restore_location)$"), _any("path", r"torch/serialization\.py"), _any("code", r"torch\.load\("))),
     ("optimizer", None, (_any("path", r"torch/optim/(?!lr_scheduler)|bitsandbytes/optim|apex/optimizers|grad_scaler\.py"), _any("code", r"\b(?:opt|optim|optimizer)\w*\.step\("),
                          _any("function", r"^(?:_take_model_step|_maybe_opt_step|optimizer_step|_optimizer_step|unscale_\w*)$"))),
-    ("backward", None, (_any("path", r"torch/autograd/(?:__init__|graph|variable|function)\.py"), _any("code", r"\.backward\(|autograd\.grad\("), _any("function", r"^(?:backward|_engine_run_backward|run_backward|_do_backward)$"))),
-    ("load", None, (_any("function", r"^(?:from_pretrained|load_\w*|_load_\w*|set_module_tensor_to_device|_cuda_deserialize|persistent_load|default_restore_location|initialize_cache|_allocate_kv_cache|convert|_apply|prepare_model\w*|build_model|create_model|init_model)$"),
-                    _any("path", r"torch/serialization\.py|accelerate/utils/modeling\.py"), _any("code", r"torch\.load\(|\.from_pretrained\(|\bmodel\w*\s*=.*\.(?:to|cuda)\(|\bmodel\.(?:to|cuda)\("))),
-    ("loss", 2, (_any("code", r"\b(?:cross_entropy|nll_loss|CrossEntropyLoss|loss_fct|criterion)\("), _any("path", r"torch/nn/modules/loss\.py"), _any("function", r"^(?:cross_entropy|nll_loss|vocab_parallel_cross_entropy)$"))),
+    ("backward", None, (_any("code", r"\.backward\(|autograd\.grad\("), _any("function", r"^(?:backward|_engine_run_backward|run_backward|_do_backward|backward_extended)$"))),
+    ("load", None, (_any("function", r"^(?:from_pretrained|set_module_tensor_to_device|initialize_cache|_allocate_kv_cache|convert|_apply|prepare_model\w*|build_model|create_model|init_model)$"),
+                    _any("path", r"accelerate/utils/modeling\.py"), _any("code", r"\.from_pretrained\(|\bmodel\w*\s*=.*\.(?:to|cuda)\(|\bmodel\.(?:to|cuda)\("))),
+    ("loss", 4, (_any("code", r"\b(?:\w*cross_entropy|nll_loss|CrossEntropyLoss|loss_fct|criterion)\("), _any("path", r"torch/nn/modules/loss\.py|(?:^|/)loss(?:es)?\.py$|/losses/|/assigners/|iou_calculators/"),
+                _any("function", r"^(?:\w*cross_entropy|nll_loss|loss|loss_\w+|(?!_?compute_loss$)\w+_loss(?:es)?|get_targets|assign|bbox_overlaps|pairwise_iou|box_iou)$"))),
     ("forward", None, (_any("function", r"^(?:_?forward\w*|_call_impl|_wrapped_call_impl|__call__|training_step|_?compute_loss|train_batch|train_step)$"), _any("code", r"\b(?:self\.)?(?:model|net|network)\w*\(|\bloss\w*\s*=(?!=)"))),
     ("load", 3, (_any("function", r"^__init__$"),)),
 )  # fmt: skip
@@ -60,6 +62,7 @@ _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
     ("optimizer-state", (_any("code", r"exp_avg|momentum_buffer|state\[.*\]\s*=\s*torch\.(?:zeros|empty)|torch\.zeros_like\(p\b"), _any("function", r"^(?:_init_group|init_state\w*|_init_state|initialize_optimizer_states)$"))),
     ("eval-collect", (_any("function", r"^(?:nested_concat|torch_pad_and_concatenate|gather_for_metrics|pad_across_processes|collect_results\w*)$"), _any("code", r"(?:preds|predictions|outputs|logits|labels)(?:_host|_all)?\s*(?:\+=|=\s*torch\.cat|\.append\()|all_(?:preds|outputs|logits)"))),
     ("state-dict", (_any("function", r"state_dict|_save_to_state_dict|undo_layout|_alloc_storage|consolidate"),)),
+    ("gather-parameters", (_any("code", r"GatheredParameters\(|summon_full_params\("), _any("function", r"^(?:summon_full_params|_alloc_padded_unsharded_flat_param)$"), _any("path", r"partition_parameters\.py"))),
     ("load-checkpoint", (_any("path", r"torch/serialization\.py"), _any("code", r"torch\.load\("))),
     ("load-weights", (_any("function", r"^(?:convert|_apply|set_module_tensor_to_device|_load_state_dict_into\w*|load_state_dict)$"), _any("code", r"\.from_pretrained\(|\bmodel\w*\.(?:to|cuda|half)\("))),
     ("kv-cache", (_any("code", r"past_key|torch\.cat\(\[\s*(?:past|cache)|cache\.update\("), _any("function", r"^(?:_?allocate_kv_cache|initialize_cache|reorder_cache)$"), _any("path", r"cache_utils\.py|cache_engine\.py"))),
@@ -69,6 +72,7 @@ _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
     ("input-tensor", (_any("code", r"=\s*torch\.(?:randn?|zeros|ones|empty|full|randint)\("),)),
 )  # fmt: skip
 _PLUMBING = re.compile(r"torch/nn/modules/(?:module|container)\.py|torch/_dynamo|torch/utils/_contextlib|torch/amp|accelerate/utils/operations|torch/nn/functional\.py|torch/_tensor\.py|torch/tensor\.py")
+_MODEL_CALL = re.compile(r"\b(?:self\.)?(?:model|net|network)\w*\(")
 _FORWARD_OPERATIONS = frozenset({"attention-fused", "attention-scores", "attention-mask", "logits", "loss", "variable-shape"})
 _INNERMOST = 5
 
@@ -76,14 +80,19 @@ _INNERMOST = 5
 def place(frames: Sequence[Frame]) -> Place:
     """Phase and operation that a traceback shows; ``unknown`` and None where no rule knows its frames."""
     phase, phase_frame = "unknown", None
+    whole = frames
     for name, depth, rules in _PHASES:
-        within = frames if depth is None else frames[-depth:]
+        frames = whole
+        if name == "loss":  # a loss function that calls the model is in the model's forward
+            called = max((i for i, f in enumerate(frames) if _MODEL_CALL.search(f.code)), default=-1)
+            frames = frames[called + 1 :] or frames[-1:]
+        within = frames if depth is None else [f for f in frames if not _PLUMBING.search(_path(f)) or f is frames[-1]][-depth:]
         if hit := next((frame for frame in within if _fulfils(frame, rules)), None):
             phase, phase_frame = name, hit
             break
-    operation, operation_frame = _operation(frames)
+    operation, operation_frame = _operation(whole)
     if operation is None and phase == "backward":
-        recompute = any("checkpoint.py" in frame.path for frame in frames)
+        recompute = any("checkpoint.py" in frame.path for frame in whole)
         operation, operation_frame = ("recompute" if recompute else "backward"), phase_frame
     if phase == "unknown" and operation in _FORWARD_OPERATIONS:
         phase, phase_frame = "forward", operation_frame

@@ -120,9 +120,10 @@ def _initiating(run: Run, firsts: Sequence[Event], event: Event, ranks: frozense
     if len(by_rank) == 1 and event.rank is not None:
         if len(ranks) > 1:
             return event.rank, f"rank {event.rank} alone shows an error of its own; the other ranks waited or were stopped", False
-        if event.pid is not None:
-            return None, f"only lines of rank {event.rank} are here; the launcher merges repeated lines of other ranks", False
-        return event.rank, f"rank {event.rank} raised the error", False
+        named = next((e for e in roots if e.rank == event.rank), None)
+        if named is not None or any(e.role == "teardown" for e in run.events) and event.pid is None:
+            return event.rank, f"rank {event.rank} raised the error, and the launcher stopped the others", False
+        return None, f"only lines of rank {event.rank} are here: nothing tells whether another rank failed before it", False
     if quoting is not None:
         return quoting.rank, f"the launcher's root-cause block quotes this error of rank {quoting.rank}", False
     if root is not None and event.kind.startswith("exit."):
@@ -181,6 +182,10 @@ def _family_without_event(run: Run, victims: Sequence[Event], survived: Sequence
         return "undetermined"
     if survived or any(e.kind == "finished" for e in run.events):
         return "ok"
-    totals = [p for p in run.progress if p.total and p.step >= p.total]
-    return "ok" if totals else "undetermined"
+    if any(p.total and p.step >= p.total for p in run.progress):
+        return "ok"
+    # A log that ends with an epoch's end, and shows no step after it, ends where a run may well stop.
+    ends = [e.source for e in run.events if e.kind == "epoch-end"]
+    later = [p for p in run.progress if ends and p.source.path == ends[-1].path and (p.source.line or 0) > (ends[-1].line or 0)]
+    return "ok" if ends and not later else "undetermined"
 

@@ -51,7 +51,10 @@ _RANK_IN_NAME = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One clean line. ``rank`` is global, ``local_rank`` counts on its node; None where nothing says."""
+    """One clean line. ``rank`` is global, ``local_rank`` counts on its node; None where nothing says.
+
+    ``width`` is the length before prefixes came off: lines of one full width were cut by a terminal.
+    """
 
     number: int
     text: str
@@ -60,6 +63,7 @@ class Line:
     pid: int | None = None
     host: str | None = None
     time: float | None = None
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class Window:
         Lines of one full width were cut in mid-word by a terminal and are put together as they stand; others by a space.
         """
         taken = [self.lines[index].text]
-        width = len(taken[0])
-        cut = width >= 60 and index + 1 < len(self.lines) and len(self.lines[index + 1].text) == width
+        width = self.lines[index].width
+        cut = width >= 60 and index + 1 < len(self.lines) and self.lines[index + 1].width == width
         for line in self.lines[index + 1 : index + lines]:
             if not line.text.strip() or (stop and stop.search(line.text)):
                 break
@@ -112,16 +116,16 @@ def decode(data: bytes) -> str:
 
 
 def task_labelled(texts: Sequence[str]) -> bool:
-    """Whether ``srun -l`` put the task's number before every line."""
+    """Whether ``srun -l`` put the task's number before the lines; srun's own messages come without."""
     filled = [text for text in texts if text.strip()]
-    return len(filled) >= 4 and all(_TASK.match(text) for text in filled)
+    return len(filled) >= 4 and sum(bool(_TASK.match(text)) for text in filled) >= 0.8 * len(filled)
 
 
 def clean(raw: str, number: int, *, rank: int | None = None, labelled: bool = False) -> Line:
     """One line without colour, box and prefixes; what the prefixes said is kept beside it."""
     text = _ANSI.sub("", raw[:MAX_LINE]) if "\x1b" in raw else raw[:MAX_LINE]
     local_rank = pid = host = time = None
-    stated_rank = None
+    stated_rank, width = None, len(text)
     if labelled and (task := _TASK.match(text)):
         stated_rank, text = int(task[1]), text[task.end() :]
     if time_found := _STAMP.search(text, 0, 80):
@@ -150,7 +154,7 @@ def clean(raw: str, number: int, *, rank: int | None = None, labelled: bool = Fa
             stated_rank = int(inside[1] or inside[2])
     if pid is None and "[PID:" in text and (found_pid := _PID_INSIDE.search(text)):
         pid = int(found_pid[1])
-    return Line(number, text, stated_rank if stated_rank is not None else rank, local_rank, pid, host, time)
+    return Line(number, text, stated_rank if stated_rank is not None else rank, local_rank, pid, host, time, width)
 
 
 def lines_of(data: bytes, *, first_number: int = 1, rank: int | None = None) -> list[Line]:

@@ -136,9 +136,18 @@ def test_neighbours_are_listed_in_order():
 
 
 def test_two_ranks_interleaved_give_two_tracebacks():
-    """Frames of two ranks written in turn end up in two tracebacks, each under its rank."""
+    """Frames that two ranks wrote line by line in turn end up in two tracebacks, each under its rank."""
     from diag_kit.evidence.parsers import traceback
 
     one = SAMPLES["traceback"][0].splitlines()
-    text = "\n".join(f"[rank{rank}]: {line}" for rank in (0, 4) for line in one)
+    text = "\n".join(f"[rank{rank}]: {line}" for line in one for rank in (0, 4))
     assert [(t.rank, len(t.frames), t.exception) for t in traceback.parse(window(text))] == [(0, 2, "RuntimeError"), (4, 2, "RuntimeError")]
+
+
+def test_a_debugger_that_lists_the_innermost_frame_first_is_turned_round():
+    """Where the exception stands before the frames, the frames come innermost first."""
+    from diag_kit.evidence.parsers import traceback
+
+    text = 'Exception has occurred: RuntimeError\nit broke\n  File "net.py", line 3, in forward\n    return self.head(h)\n  File "fit.py", line 9, in fit\n    loss = net(b)\n'
+    [fact] = traceback.parse(window(text))
+    assert ([frame.function for frame in fact.frames], fact.exception) == (["fit", "forward"], "RuntimeError")

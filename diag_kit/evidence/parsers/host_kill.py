@@ -4,7 +4,8 @@
   ``: Bus error.`` with ``ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared
   memory (shm).`` (``/dev/shm``). The traceback around it is whatever the main process was doing when the signal came.
 * kernel: ``Out of memory: Killed process 4242 (python)``; a limit of a group: ``Memory cgroup out of memory: Killed
-  process``; Slurm: ``Detected 1 oom_kill event in StepId=...``, ``task 3: Out Of Memory``; Kubernetes: ``OOMKilled``.
+  process``; Slurm: ``Detected 1 oom_kill event in StepId=...``, ``task 3: Out Of Memory``; Kubernetes: ``OOMKilled``; Ray's
+  monitor: ``Task was killed due to the node running low on memory``.
 * exit codes -9 and 137: SIGKILL, by the kernel, a person or a launcher; -7 and 135: SIGBUS. Never proof alone.
 * torch's CPU allocator, numpy and Python: ``DefaultCPUAllocator: can't allocate memory: you tried to allocate N bytes``,
   ``Unable to allocate 113. GiB for an array``, ``MemoryError``.
@@ -25,7 +26,7 @@ from ..text import Window
 LITERALS = (
     "DataLoader worker", "bus error", "Killed process", "oom_kill", "oom-kill", "Out Of Memory", "OOMKill", "OOM-kill",
     "exitcode", "exit code", "Exit Code", "return code", "signal 9", "SIGKILL", "DefaultCPUAllocator", "not enough memory",
-    "Unable to allocate", "MemoryError", "Killed",
+    "Unable to allocate", "MemoryError", "Killed", "low on memory", "OutOfMemoryError", "memory pressure",
 )  # fmt: skip
 
 _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
@@ -36,6 +37,8 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
     ("cgroup.oom-kill", "host-oom", "originator", re.compile(r"[Mm]emory cgroup out of memory|oom-kill:constraint=CONSTRAINT_MEMCG")),
     ("kernel.oom-kill", "host-oom", "originator", re.compile(r"Out of memory: Killed? process|invoked oom-killer|oom-kill:constraint")),
     ("slurm.oom-kill", "host-oom", "originator", re.compile(r"Detected \d+ oom[_-]kill event|tasks? [\d,-]+: Out Of Memory|OUT_OF_MEMORY")),
+    ("ray.oom-kill", "host-oom", "originator",
+     re.compile(r"due to the node running low on memory|ray\.exceptions\.OutOfMemoryError|killed due to memory pressure \(OOM\)")),
     ("container.oom-kill", "host-oom", "originator", re.compile(r"\bOOM-?[Kk]ill(?:ed)?\b")),
     ("cpu-allocator.oom", "host-oom", "originator",
      re.compile(rf"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d+) bytes|"

@@ -20,7 +20,7 @@ from ..names import canonical
 from ..text import Window
 
 LITERALS = (
-    "batch size per device", "Accumulation steps", "accumulation steps", "--", "Resum", "resum", "arameters", "CUDA capacity", "micro_batch_size", "seq_length",
+    "batch size per device", "estor", "checkpoint", "Accumulation steps", "accumulation steps", "--", "Resum", "resum", "arameters", "CUDA capacity", "micro_batch_size", "seq_length",
     "batch_size", "optimization steps", "torchrun", "accelerate launch", "deepspeed ", "world_size", "GRADIENT", "attention", "checkpointing", "Max memory", "ALLOC_CONF",
 )  # fmt: skip
 
@@ -30,7 +30,7 @@ _BANNER = (
     ("effective_batch", re.compile(r"Total train batch size[^=]*= ([\d,]+)")),
     ("total_steps", re.compile(r"Total optimization steps = ([\d,]+)")),
     ("n_params", re.compile(r"[Nn]umber of (?:trainable )?parameters ?[=:] ?([\d,.]+ ?[KMB]?)\b")),
-    ("resumed", re.compile(r"^(?:[\w\] -]*)?([Rr]esum(?:ing|ed) (?:training |run )?from)\b|Loading (?:checkpoint|optimizer state) from")),
+    ("resumed", re.compile(r"\b([Rr]esum(?:ing|ed)\b[^.:=]{0,24}\b(?:from|at))\b|([Rr]estor(?:ing|ed) (?:from )?checkpoint)|(?:[Ll]oad(?:ing|ed)) (?:checkpoint|optimizer state)(?! shards)\b")),
     # The advice inside an out-of-memory message names the same variable; it is no setting of the run.
     ("alloc_conf", re.compile(r"(?:^|export |env |[$#] ?|: )PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF=(\S+)(?! to\b)")),
     ("capacity_bytes", re.compile(r"CUDA capacity: .* with ([\d.]+GiB) memory|Max memory: ([\d.]+ GB)")),

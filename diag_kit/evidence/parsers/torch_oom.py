@@ -35,8 +35,8 @@ from ..torch_sizes import sizes
 LITERALS = ("out of memory", "OutOfMemoryError", "Tried to allocate")
 
 _START = re.compile(
-    r"(?P<who>CUDA|HIP|NPU) out of memory|(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU)|"
-    r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
+    r"(?P<who>CUDA|HIP|NPU) out of memory|(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU)|"
+    r"(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
 )
 _STOP = re.compile(
     r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
