@@ -283,7 +283,7 @@ def _failure(figures: Figures, run: Run) -> Failure | None:
     last = figures.growth.points[-1] if figures.growth and values.get("growth") == "per-micro-step" else None
     return Failure(
         source=event.source, rank=event.rank if event.rank is not None else origin.rank, device=event.device, host=host,
-        step=values.get("failed_step"), micro_step=last.micro_step if last else None, phase=values.get("phase", "unknown"),
+        step=last.step if last and last.step is not None else values.get("failed_step"), micro_step=last.micro_step if last else None, phase=values.get("phase", "unknown"),
         operation=operation.replace("-", " ") if operation else None, time=event.time, message=event.message,
         facts={name: value for name, value in event.figures.items() if name.endswith("_bytes") or name.startswith("tensor_")},
     )  # fmt: skip

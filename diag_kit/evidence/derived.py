@@ -123,13 +123,14 @@ def _of_event(figures: Figures, event: Event) -> None:
 
 def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None:
     """Sizes of other processes. Inside a container the message can't tell its own process: one that holds what this
-    allocator holds, and a context, is this one."""
+    allocator holds and a context, or that could not stand beside it on the card, is this one."""
     listed = stated.get("other_process_in_use_bytes")
     if listed is None:
         return None
     others = list(listed)
     if stated.get("process_in_use_bytes") is None and reserved is not None:
-        own = [size for size in others if reserved - 32 * MIB <= size <= reserved + _CONTEXT_BYTES]
+        total = stated.get("total_bytes")
+        own = [size for size in others if size >= reserved - 32 * MIB and (size <= reserved + _CONTEXT_BYTES or (total and size + reserved > total))]
         if own:
             others.remove(min(own))
     return others

@@ -153,10 +153,11 @@ class Snapshot(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FileCoverage:
-    """What was read of one file, and what was not."""
+    """What was read of one file, and what was not. ``ranks`` are those that its lines, read as a log, come from."""
 
     path: str
     size_bytes: int
     read_bytes: int
     kind: str
     notes: tuple[str, ...] = field(default=())
+    ranks: frozenset[int] = field(default=frozenset())

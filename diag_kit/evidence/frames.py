@@ -63,15 +63,15 @@ _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
     ("eval-collect", (_any("function", r"^(?:nested_concat|torch_pad_and_concatenate|gather_for_metrics|pad_across_processes|collect_results\w*)$"), _any("code", r"(?:preds|predictions|outputs|logits|labels)(?:_host|_all)?\s*(?:\+=|=\s*torch\.cat|\.append\()|all_(?:preds|outputs|logits)"))),
     ("state-dict", (_any("function", r"state_dict|_save_to_state_dict|undo_layout|_alloc_storage|consolidate"),)),
     ("gather-parameters", (_any("code", r"GatheredParameters\(|summon_full_params\("), _any("function", r"^(?:summon_full_params|_alloc_padded_unsharded_flat_param)$"), _any("path", r"partition_parameters\.py"))),
-    ("load-checkpoint", (_any("path", r"torch/serialization\.py"), _any("code", r"torch\.load\("))),
-    ("load-weights", (_any("function", r"^(?:convert|_apply|set_module_tensor_to_device|_load_state_dict_into\w*|load_state_dict)$"), _any("code", r"\.from_pretrained\(|\bmodel\w*\.(?:to|cuda|half)\("))),
+    ("load-checkpoint", (_any("path", r"torch/serialization\.py"), _any("code", r"torch\.load\("), _any("function", r"^(?:load_state_dict|restore\w*|resume\w*|_load_optimizer_and_scheduler)$"))),
+    ("load-weights", (_any("function", r"^(?:convert|_apply|set_module_tensor_to_device|_load_state_dict_into\w*)$"), _any("code", r"\.from_pretrained\(|\bmodel\w*\.(?:to|cuda|half)\("))),
     ("kv-cache", (_any("code", r"past_key|torch\.cat\(\[\s*(?:past|cache)|cache\.update\("), _any("function", r"^(?:_?allocate_kv_cache|initialize_cache|reorder_cache)$"), _any("path", r"cache_utils\.py|cache_engine\.py"))),
     ("collective", (_any("path", r"distributed_c10d"), _any("code", r"\bdist\.\w+\(|all_(?:reduce|gather)|barrier\("))),
     ("pin-memory", (_any("function", r"^pin_memory$"), _any("code", r"\.pin_memory\("))),
     ("collate", (_any("path", r"_utils/collate\.py"), _any("function", r"collate"))),
     ("input-tensor", (_any("code", r"=\s*torch\.(?:randn?|zeros|ones|empty|full|randint)\("),)),
 )  # fmt: skip
-_PLUMBING = re.compile(r"torch/nn/modules/(?:module|container)\.py|torch/_dynamo|torch/utils/_contextlib|torch/amp|accelerate/utils/operations|torch/nn/functional\.py|torch/_tensor\.py|torch/tensor\.py")
+_PLUMBING = re.compile(r"torch/nn/modules/(?:module|container)\.py|torch/_dynamo|torch/_inductor|/torchinductor_|torch/utils/_contextlib|torch/amp|accelerate/utils/operations|torch/nn/functional\.py|torch/_tensor\.py|torch/tensor\.py")
 _MODEL_CALL = re.compile(r"\b(?:self\.)?(?:model|net|network)\w*\(")
 _FORWARD_OPERATIONS = frozenset({"attention-fused", "attention-scores", "attention-mask", "logits", "loss", "variable-shape"})
 _INNERMOST = 5
@@ -84,7 +84,7 @@ def place(frames: Sequence[Frame]) -> Place:
     for name, depth, rules in _PHASES:
         frames = whole
         if name == "loss":  # a loss function that calls the model is in the model's forward
-            called = max((i for i, f in enumerate(frames) if _MODEL_CALL.search(f.code)), default=-1)
+            called = max((i for i, f in enumerate(frames) if _MODEL_CALL.search(f.code) and not _PLUMBING.search(_path(f))), default=-1)
             frames = frames[called + 1 :] or frames[-1:]
         within = frames if depth is None else [f for f in frames if not _PLUMBING.search(_path(f)) or f is frames[-1]][-depth:]
         if hit := next((frame for frame in within if _fulfils(frame, rules)), None):

@@ -58,7 +58,7 @@ def find(run: Run) -> Origin:
     survived = tuple(e for e in events if e.role in ("recovered", "advisory") or _progressed_after(run, e))
     victims = tuple(e for e in events if e.role in ("victim", "teardown") and e not in survived)
     suspects = [e for e in events if e.role == "originator" and e not in survived]
-    ranks = frozenset(f.rank for f in run.facts if f.rank is not None)
+    ranks = run.ranks
     streams: dict[tuple[str, int | None], list[Event]] = defaultdict(list)
     for event in suspects:
         streams[(event.source.path, event.rank)].append(event)

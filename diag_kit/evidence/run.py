@@ -72,6 +72,11 @@ class Run:
         return self.of(Snapshot)
 
     @property
+    def ranks(self) -> frozenset[int]:
+        """Every rank that a line or a fact comes from."""
+        return frozenset(f.rank for f in self.facts if f.rank is not None).union(*(file.ranks for file in self.files))
+
+    @property
     def settings(self) -> dict[str, Setting]:
         """The setting in force by name: a settings file speaks before a log, the later word of a log before the earlier."""
         ranked: dict[str, Setting] = {}
@@ -242,7 +247,8 @@ def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], N
             if hasattr(parser, "SERIES"):
                 facts += (fact for fact in parser.parse(window) if isinstance(fact, MemoryPoint))
     facts.sort(key=lambda fact: fact.source.line or 0)
-    return facts, FileCoverage(shown, size, size, "log", tuple(notes))
+    ranks = frozenset(line.rank for window in windows for line in window.lines if line.rank is not None)
+    return facts, FileCoverage(shown, size, size, "log", tuple(notes), ranks)
 
 
 def _cover(literals: Iterable[bytes]) -> list[bytes]:

@@ -27,6 +27,8 @@ LITERALS = (
 )  # fmt: skip
 
 _WORK = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
+_MEMBER = re.compile(r":(\d+):\d+ \[\d+\] NCCL INFO comm \S+ rank (\d+) nranks")
+_PROCESS = re.compile(r"^([\w.-]+):(\d+):\d+ \[\d+\]")
 _RAN = re.compile(r"ran for (?:more than )?(\d+) milliseconds")
 _KINDS = (
     ("nccl.oom", "gpu-oom", "originator", re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d+ )?'out of memory'")),
@@ -38,7 +40,8 @@ _KINDS = (
 
 
 def parse(window: Window) -> Iterator[Event]:
-    """Events ``nccl.oom``, ``nccl.timeout``, ``nccl.remote-error``."""
+    """Events ``nccl.oom``, ``nccl.timeout``, ``nccl.remote-error``; NCCL's own lines name the rank of each process."""
+    rank_of = {found[1]: int(found[2]) for line in window.lines if "nranks" in line.text and (found := _MEMBER.search(line.text))}
     for index, line in enumerate(window.lines):
         if not any(literal in line.text for literal in LITERALS):
             continue
@@ -50,8 +53,10 @@ def parse(window: Window) -> Iterator[Event]:
                 figures = {"sequence": int(work[1]), "collective": work[2], "elements": int(work[3]) if work[3] else None}
             if ran := _RAN.search(line.text):
                 figures["waited_seconds"] = int(ran[1]) / 1000
+            process = _PROCESS.match(line.text)
+            rank = rank_of.get(process[2], line.rank) if process else line.rank
             yield Event(
-                source=window.source(index), rank=line.rank, kind=kind, family=family, role=role, figures=figures,
-                message=line.text.strip()[:500], host=line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
+                source=window.source(index), rank=rank, kind=kind, family=family, role=role, figures=figures,
+                message=line.text.strip()[:500], host=process[1] if process else line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
             )  # fmt: skip
             break
