@@ -2,8 +2,9 @@
 
     python benchmarks/diagnose.py [--mib 64]
 
-Prints CPU seconds of ``diag-kit diagnose`` on a log of 10 KB beside a bare interpreter, the modules that it does not load, and
-the rate on a large log beside ``grep -F`` with the same literals over the same file, in one run, median of three.
+Prints CPU seconds of ``diag-kit diagnose`` on a log of 10 KB beside a bare interpreter, the modules that it does not
+load, and the rate on a large log beside ``grep -F`` with the same literals over the same file, in one run, median of
+three.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ OOM = (
 
 
 def write_log(path: Path, size: int) -> None:
-    """A log of about ``size`` bytes as training writes it: iterations, progress bars, NCCL chatter, one failure at the end."""
+    """A log of about ``size`` bytes as training writes it: iterations, progress bars, NCCL chatter, one failure at the
+    end.
+    """
     draw = random.Random(7)
     written = step = 0
     with path.open("w") as out:
@@ -68,7 +71,11 @@ def main() -> None:
         small, large, literals = (Path(folder, name) for name in ("small.log", "large.log", "literals"))
         write_log(small, 10_000)
         write_log(large, size)
-        literals.write_text("\n".join(sorted({text for module in all_parsers() for text in module.LITERALS if not hasattr(module, "SERIES")})))
+        literals.write_text(
+            "\n".join(
+                sorted({text for module in all_parsers() for text in module.LITERALS if not hasattr(module, "SERIES")})
+            )
+        )
         bare = cpu_seconds([sys.executable, "-c", "pass"])
         cost = cpu_seconds([*diagnose, str(small)])
         print(f"10 KB log: {cost:.2f} s of CPU, a bare interpreter {bare:.2f} s")

@@ -26,7 +26,17 @@ _WHERE = {
     "DiagKitError": "errors",
 }
 _AS = {"entries": "load_entries", "write_report": "write"}
-__all__ = [*_WHERE, "__version__"]
+__all__ = [
+    "Checklist",
+    "DiagKitError",
+    "Settings",
+    "__version__",
+    "diagnose",
+    "entries",
+    "estimate",
+    "load_run",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # a fault of ours: still one line, with what a report of it needs
         if os.environ.get("DIAG_KIT_DEBUG"):
             raise
-        return _refuse(f"internal fault ({type(error).__name__}: {str(error)[:200]}); please report it, DIAG_KIT_DEBUG=1 shows where")
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        return _refuse(f"internal fault ({said}); please report it, DIAG_KIT_DEBUG=1 shows where")
 
 
 def _refuse(text: str) -> int:
@@ -64,10 +65,17 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     diagnose = command("diagnose", _diagnose, "say what failed first, why, how firmly, and what to do next")
-    diagnose.add_argument("paths", nargs="+", metavar="RUN", help="a log, several, or a folder of logs, settings, tables; - is standard input")
+    diagnose.add_argument(
+        "paths",
+        nargs="+",
+        metavar="RUN",
+        help="a log, several, or a folder of logs, settings, tables; - is standard input",
+    )
     diagnose.add_argument("--json", action="store_true", help="print the whole diagnosis as JSON")
     diagnose.add_argument("--report", metavar="OUT", help="write a report too; the suffix says .html, .md or .json")
-    diagnose.add_argument("--no-redact", action="store_true", help="keep names, hosts, addresses and keys in the report")
+    diagnose.add_argument(
+        "--no-redact", action="store_true", help="keep names, hosts, addresses and keys in the report"
+    )
     estimate = command("estimate", _estimate, "memory of one optimizer step, from settings")
     estimate.add_argument("--settings", required=True, metavar="FILE", help="settings as JSON")
     estimate.add_argument("--json", action="store_true", help="print the whole estimate as JSON")

@@ -2,8 +2,8 @@
 
 The engine knows no failure by name. Entries say which figures speak for or against a cause and how strongly:
 
-* a decisive sign against rules a cause out; a decisive sign for confirms it, unless a strong sign speaks against it or a
-  rival is confirmed as well (then both are likely at best);
+* a decisive sign against rules a cause out; a decisive sign for confirms it, unless a strong sign speaks against it or
+  a rival is confirmed as well (then both are likely at best);
 * a strong sign for makes a cause likely, a weak one possible; a strong sign against takes one step off.
 
 Confirmed therefore means that the evidence entails it. What would settle the rest is asked for, most useful first.
@@ -20,13 +20,13 @@ from typing import Any
 from . import restart
 from .errors import SettingsError
 from .evidence.derived import Figures, decode_request, figures_of
-from .evidence.facts import Event, Source
+from .evidence.facts import Source
 from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
 from .failures.conditions import figures_in, holds
 from .failures.records import FailureFix, Sign, Signature
-from .findings import Collateral, Diagnosis, Failure, Finding, Fix, Missing, Statement, cause_fits
-from .units import format_bytes
+from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
+from .wording import collateral_of, failure_of, next_action_of, summary_of, words
 
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
 _MOST_POSSIBLE, _MOST_RULED_OUT = 5, 3
@@ -52,27 +52,42 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
     """The diagnosis of a run that was read already."""
     figures = figures_of(run)
     origin = figures.origin
-    assert origin is not None
     settings = {name: (setting.value, setting.source) for name, setting in run.settings.items()}
     if origin.event and "capacity_bytes" not in settings and (total := origin.event.figures.get("total_bytes")):
         settings["capacity_bytes"] = (total, origin.event.source)
     known = _memory_settings({name: value for name, (value, _) in settings.items()})
     _decode(figures, {name: value for name, (value, _) in settings.items()})
     family = origin.family
-    if family == "undetermined" and origin.event is None and not origin.victims and figures.values.get("growth") in ("plateau", "none"):
+    if (
+        family == "undetermined"
+        and origin.event is None
+        and not origin.victims
+        and figures.values.get("growth") in ("plateau", "none")
+    ):
         family = "ok"
     figures.values["family"] = family
     findings = () if family == "ok" else _findings(figures, family, entries or load_entries(), known)
     missing = _missing(figures, run, family, findings)
-    failure = _failure(figures, run)
+    failure = failure_of(figures, run)
     again = restart.line(run, known) if family == "gpu-oom" else None
     return Diagnosis(
-        family=family, summary=_summary(figures, family, failure, findings), failure=failure,
-        initiating_rank=origin.rank, initiating_reason=origin.reason, collateral=_collateral(figures),
-        findings=findings, missing=missing, next_action=_next_action(family, findings, missing), coverage=run.coverage(),
-        settings=settings, points=tuple(run.points), restart=again, growth=figures.growth.text if figures.growth else "",
-        content_key=run.content_key, figures=dict(figures.values),
-    )  # fmt: skip
+        family=family,
+        summary=summary_of(figures, family, failure, findings),
+        failure=failure,
+        initiating_rank=origin.rank,
+        initiating_reason=origin.reason,
+        collateral=collateral_of(figures),
+        findings=findings,
+        missing=missing,
+        next_action=next_action_of(family, findings, missing),
+        coverage=run.coverage(),
+        settings=settings,
+        points=tuple(run.points),
+        restart=again,
+        growth=figures.growth.text if figures.growth else "",
+        content_key=run.content_key,
+        figures=dict(figures.values),
+    )
 
 
 def _memory_settings(settings: Mapping[str, Any]) -> Any:
@@ -128,8 +143,12 @@ def _findings(figures: Figures, family: str, entries: Iterable[Entry], known: An
         for signature in entry.signatures:
             if not cause_fits(signature.cause, family):
                 continue
-            one = _Weighed(entry, signature, [s for s in signature.for_ if holds(s.when, figures.values)],
-                           [s for s in signature.against if holds(s.when, figures.values)])  # fmt: skip
+            one = _Weighed(
+                entry,
+                signature,
+                [s for s in signature.for_ if holds(s.when, figures.values)],
+                [s for s in signature.against if holds(s.when, figures.values)],
+            )
             if one.verdict:
                 weighed.append(one)
     confirmed = [one for one in weighed if one.verdict == "confirmed"]
@@ -149,27 +168,45 @@ def _findings(figures: Figures, family: str, entries: Iterable[Entry], known: An
         room[reached] = room.get(reached, 99) - 1
         kept.append(_finding(one, reached, figures, known))
     if not kept and family in ("gpu-oom", "host-oom", "shared-memory", "undetermined"):
-        kept.append(Finding(cause="undetermined", entry="", title="Not settled by this evidence", verdict="possible",
-                            claim="No cause is better supported than another."))  # fmt: skip
+        kept.append(
+            Finding(
+                cause="undetermined",
+                entry="",
+                title="Not settled by this evidence",
+                verdict="possible",
+                claim="No cause is better supported than another.",
+            )
+        )
     return tuple(kept)
 
 
 def _finding(one: _Weighed, verdict: str, figures: Figures, known: Any) -> Finding:
     cause = one.signature.cause
     explained = next((c for c in one.entry.causes if c.id == cause), None)
-    needs = [need for need in one.entry.needs if (not need.causes or cause in need.causes) and not (need.unless and holds(need.unless, figures.values))]
+    needs = [
+        need
+        for need in one.entry.needs
+        if (not need.causes or cause in need.causes) and not (need.unless and holds(need.unless, figures.values))
+    ]
     fixes = [fix for fix in one.entry.fixes if not fix.causes or cause in fix.causes]
     return Finding(
-        cause=cause, entry=one.entry.id, title=one.entry.title, verdict=verdict,
-        for_=tuple(_statement(sign, figures) for sign in one.for_), against=tuple(_statement(sign, figures) for sign in one.against),
+        cause=cause,
+        entry=one.entry.id,
+        title=one.entry.title,
+        verdict=verdict,
+        for_=tuple(_statement(sign, figures) for sign in one.for_),
+        against=tuple(_statement(sign, figures) for sign in one.against),
         missing=() if verdict == "confirmed" else tuple(Missing(need.kind, need.what, need.how) for need in needs),
         fixes=() if verdict == "ruled-out" else tuple(_fix(fix, known) for fix in fixes),
         claim=explained.mechanism if explained else "",
-    )  # fmt: skip
+    )
 
 
 def _statement(sign: Sign, figures: Figures) -> Statement:
-    return Statement(_PLACEHOLDER.sub(lambda found: words(found[1], figures.values.get(found[1])), sign.because), _source(sign.when, figures))
+    return Statement(
+        _PLACEHOLDER.sub(lambda found: words(found[1], figures.values.get(found[1])), sign.because),
+        _source(sign.when, figures),
+    )
 
 
 def _source(when: Mapping[str, Any], figures: Figures) -> Source:
@@ -183,29 +220,8 @@ def _source(when: Mapping[str, Any], figures: Figures) -> Source:
                     return figures.sources[f"events:{kind}"]
         elif name in figures.sources:
             return figures.sources[name]
-    event = figures.origin.event if figures.origin else None
+    event = figures.origin.event
     return event.source if event else next(iter(figures.sources.values()), Source("the evidence"))
-
-
-def words(name: str, value: Any) -> str:
-    """A figure as a person writes it.
-
-    >>> words("request_bytes", 3 << 30), words("cached_share", 0.254), words("phase", None)
-    ('3.00 GiB', '25 %', 'unknown')
-    """
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name.endswith("_bytes") and isinstance(value, int | float):
-        return format_bytes(value)
-    if name.endswith("_share") and isinstance(value, int | float):
-        return f"{value:.0%}".replace("%", " %")
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    if isinstance(value, frozenset | set | list | tuple):
-        return ", ".join(sorted(map(str, value)))
-    return str(value)
 
 
 def _fix(fix: FailureFix, known: Any) -> Fix:
@@ -214,26 +230,36 @@ def _fix(fix: FailureFix, known: Any) -> Fix:
         from .memory import plan
 
         try:
-            if plan.changed(known, fix.saves) != known:  # what the settings already say, or don't tell, predicts nothing
+            if (
+                plan.changed(known, fix.saves) != known
+            ):  # what the settings already say, or don't tell, predicts nothing
                 saves, basis = plan.saves(known, fix.saves), "closed forms for this run's settings"
         except SettingsError:  # a remedy that this run's settings rule out
             pass
-    return Fix(action=fix.action, saves_bytes=saves, cost=fix.cost, verify=fix.verify, undo=fix.undo, code=fix.code, basis=basis)
+    return Fix(
+        action=fix.action,
+        saves_bytes=saves,
+        cost=fix.cost,
+        verify=fix.verify,
+        undo=fix.undo,
+        code=fix.code,
+        basis=basis,
+    )
 
 
 # --- what is missing ------------------------------------------------------------------------------------------------
 
 
 def _missing(figures: Figures, run: Run, family: str, findings: Sequence[Finding]) -> tuple[Missing, ...]:
-    """What would settle the question: of the general facts those that are absent, then the needs of the best findings in turn."""
+    """What would settle the question: of the general facts those that are absent, then the needs of the best findings
+    in turn.
+    """
     if family == "ok" or (findings and findings[0].verdict == "confirmed"):
         return ()
     asked: list[Missing] = list(_general(figures, run, family))
     queues = [list(finding.missing) for finding in findings[:3] if finding.verdict != "ruled-out"]
     while any(queues):
-        for queue in queues:
-            if queue:
-                asked.append(queue.pop(0))
+        asked += [queue.pop(0) for queue in queues if queue]
     asked += _afterwards(figures, run, family)
     seen: set[str] = set()
     unique = [one for one in asked if not (one.kind in seen or seen.add(one.kind))]  # type: ignore[func-returns-value]
@@ -242,123 +268,55 @@ def _missing(figures: Figures, run: Run, family: str, findings: Sequence[Finding
 
 def _general(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
     origin = figures.origin
-    assert origin is not None
     if origin.event is None and origin.victims:
         absent = "the ranks that no line here comes from" if origin.ranks else "every rank"
-        yield Missing("other-rank-logs", f"The logs of {absent}: the ranks shown only waited for another.",
-                      "collect stdout and stderr of every rank, for instance torchrun --log-dir logs --redirects 3 --tee 3 ...")  # fmt: skip
+        yield Missing(
+            "other-rank-logs",
+            f"The logs of {absent}: the ranks shown only waited for another.",
+            "collect stdout and stderr of every rank, for instance torchrun --log-dir logs --redirects 3 --tee 3 ...",
+        )
     if origin.event is None:
-        yield Missing("full-log", "The log to its very end: nothing here shows how the run ended.",
-                      "run the job with its output in a file: your-command > run.log 2>&1")  # fmt: skip
+        yield Missing(
+            "full-log",
+            "The log to its very end: nothing here shows how the run ended.",
+            "run the job with its output in a file: your-command > run.log 2>&1",
+        )
 
 
 def _afterwards(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
-    event = figures.origin.event if figures.origin else None
+    event = figures.origin.event
     if event is not None and family in ("host-oom", "shared-memory"):
-        yield Missing("kernel-log", "The kernel's word on what it killed, and why.", "dmesg -T | grep -iE 'oom|killed process|bus error' (on the node that failed)")
-        yield Missing("host-memory", "Host and shared memory while the run goes.", "free -g -s 10 & df -h /dev/shm; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.events")
+        yield Missing(
+            "kernel-log",
+            "The kernel's word on what it killed, and why.",
+            "dmesg -T | grep -iE 'oom|killed process|bus error' (on the node that failed)",
+        )
+        yield Missing(
+            "host-memory",
+            "Host and shared memory while the run goes.",
+            "free -g -s 10 & df -h /dev/shm; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.events",
+        )
     if event is None or family != "gpu-oom":
         return
     if not figures.values.get("has_sizes"):
-        yield Missing("oom-message", "The whole out-of-memory message, with the sizes asked for, free and reserved.",
-                      "attach the lines from 'out of memory' to the end of the message, or rerun with torch >= 2.1")  # fmt: skip
-    if figures.origin and figures.origin.traceback is None:
-        yield Missing("full-traceback", "The traceback above the message: it names the phase and the operation.",
-                      "attach 60 lines before the message; for asynchronous errors rerun with CUDA_LAUNCH_BLOCKING=1")  # fmt: skip
-    yield Missing("gpu-processes", "Who held memory on the device when it failed.", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv")
-    yield Missing("reproduction", "Whether the same input fails again, alone on a free device.", "rerun the failing step on a free GPU with the same seed")
-
-
-# --- what failed, and in words --------------------------------------------------------------------------------------
-
-
-def _failure(figures: Figures, run: Run) -> Failure | None:
-    origin = figures.origin
-    event = origin.event if origin else None
-    if origin is None or event is None:
-        return None
-    values = figures.values
-    operation = values.get("operation")
-    host = event.host or next((e.host for e in run.events if e.host and e.rank == event.rank and e.rank is not None), None)
-    last = figures.growth.points[-1] if figures.growth and values.get("growth") == "per-micro-step" else None
-    return Failure(
-        source=event.source, rank=event.rank if event.rank is not None else origin.rank, device=event.device, host=host,
-        step=last.step if last and last.step is not None else values.get("failed_step"), micro_step=last.micro_step if last else None, phase=values.get("phase", "unknown"),
-        operation=operation.replace("-", " ") if operation else None, time=event.time, message=event.message,
-        facts={name: value for name, value in event.figures.items() if name.endswith("_bytes") or name.startswith("tensor_")},
-    )  # fmt: skip
-
-
-def _collateral(figures: Figures) -> tuple[Collateral, ...]:
-    origin = figures.origin
-    assert origin is not None
-    seen: dict[tuple[int | None, str], Collateral] = {}
-    named = any(event.rank is not None for event in origin.victims)
-    for event in sorted(origin.victims, key=lambda e: (e.rank is None, e.rank or 0)):
-        if event.rank is None and named:
-            continue
-        key = (event.rank, event.kind)
-        if key not in seen and len(seen) < 2000:
-            seen[key] = Collateral(event.rank, _what(event), event.source)
-    return tuple(seen.values())
-
-
-def _what(event: Event) -> str:
-    if event.kind == "nccl.timeout":
-        waited = event.figures.get("waited_seconds")
-        return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
-    if event.role == "teardown":
-        return "the launcher stopped the processes that were left"
-    return event.message[:160]
-
-
-_FAMILY_WORDS = {
-    "gpu-oom": "ran out of GPU memory", "host-oom": "was killed or stopped for want of host memory", "shared-memory": "ran out of shared memory (/dev/shm)",
-    "not-memory": "was stopped by something other than memory",
-}  # fmt: skip
-
-
-def _summary(figures: Figures, family: str, failure: Failure | None, findings: Sequence[Finding]) -> str:
-    values, origin = figures.values, figures.origin
-    assert origin is not None
-    if family == "ok":
-        survived = " An out-of-memory was met and survived." if values.get("recovered") else " Memory warnings are advice, not errors." if values.get("advisory") else ""
-        growth = f" In its series, {figures.growth.text}." if figures.growth else ""
-        return f"Nothing in this evidence stopped the run.{survived}{growth}"
-    best = next((f for f in findings if f.verdict != "ruled-out"), None)
-    cause = f" {best.verdict.capitalize()}: {best.cause.replace('-', ' ')}." if best and best.cause != "undetermined" else ""
-    if failure is None:
-        if origin.disagreement:
-            return f"Ranks entered different collectives under the same number: the code or the data parted, not memory.{cause}"
-        if origin.victims:
-            return "Only ranks that waited for another are shown; the rank that failed first is not among them."
-        growth = f" In its series, {figures.growth.text}." if figures.growth else ""
-        return f"This evidence shows no end of the run.{growth}{cause}"
-    who = f"Rank {failure.rank}" if failure.rank is not None else "Every rank shown" if origin.alike else "The run"
-    where = f" in phase {failure.phase}" if failure.phase != "unknown" else ""
-    what = f" ({failure.operation})" if failure.operation and failure.operation != failure.phase else ""
-    step = f" after step {failure.step}" if failure.step is not None else ""
-    asked, free = values.get("request_bytes"), values.get("free_bytes")
-    sizes = f": it asked for {format_bytes(asked)}" + (f" with {format_bytes(free)} free" if free is not None else "") if asked and family == "gpu-oom" else ""
-    if values.get("request_impossible"):
-        return f"{who} asked for an impossible size: a corrupted number, not a need for memory.{cause}"
-    outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
-    return f"{who} {_FAMILY_WORDS.get(family, 'stopped')}{where}{what}{step}{sizes}.{cause}{outlived}"
-
-
-def _next_action(family: str, findings: Sequence[Finding], missing: Sequence[Missing]) -> str:
-    best = next((f for f in findings if f.verdict != "ruled-out"), None)
-    if family == "ok":
-        return "Nothing to mend. Keep this run as the healthy one to compare a failed run with."
-    if best and best.verdict in ("confirmed", "likely") and best.fixes:
-        fix = best.fixes[0]
-        first = _sentence(fix.action) + (f" Verify: {_sentence(fix.verify)}" if fix.verify else "")
-        return first if best.verdict == "confirmed" or not missing else f"{first} To be sure first: {_sentence(missing[0].what)}"
-    if missing:
-        return f"Get the fact that would settle it: {_sentence(missing[0].what)} How: {missing[0].how}"
-    return "Read the failing line in its context; no entry explains it further." if family == "not-memory" else "Walk the checklist of the first finding."
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else text + "."
-
+        yield Missing(
+            "oom-message",
+            "The whole out-of-memory message, with the sizes asked for, free and reserved.",
+            "attach the lines from 'out of memory' to the end of the message, or rerun with torch >= 2.1",
+        )
+    if figures.origin.traceback is None:
+        yield Missing(
+            "full-traceback",
+            "The traceback above the message: it names the phase and the operation.",
+            "attach 60 lines before the message; for asynchronous errors rerun with CUDA_LAUNCH_BLOCKING=1",
+        )
+    yield Missing(
+        "gpu-processes",
+        "Who held memory on the device when it failed.",
+        "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
+    )
+    yield Missing(
+        "reproduction",
+        "Whether the same input fails again, alone on a free device.",
+        "rerun the failing step on a free GPU with the same seed",
+    )

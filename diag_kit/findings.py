@@ -12,23 +12,60 @@ SCHEMA = "diag_kit.diagnosis/1"
 VERDICTS = ("confirmed", "likely", "possible", "ruled-out")
 
 CONTRACT_FACTS = (
-    "tried_to_allocate_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes",
-    "reserved_unallocated_bytes", "process_in_use_bytes", "other_process_in_use_bytes", "private_pools_bytes",
-    "allowed_bytes", "device",
-)  # fmt: skip
+    "tried_to_allocate_bytes",
+    "total_bytes",
+    "free_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "reserved_unallocated_bytes",
+    "process_in_use_bytes",
+    "other_process_in_use_bytes",
+    "private_pools_bytes",
+    "allowed_bytes",
+    "device",
+)
 
 _GPU, _HOST, _OTHER = frozenset({"gpu-oom"}), frozenset({"host-oom", "shared-memory"}), frozenset({"not-memory"})
-CAUSES: dict[str, frozenset[str]] = dict.fromkeys((
-    "grad-accumulation-buffer", "attention-quadratic", "long-sequence-outlier", "variable-shape-peak", "activations-too-large", "logits-loss-peak",
-    "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "kv-cache", "fragmentation", "other-process",
-    "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer", "cuda-context-or-library-workspace", "process-memory-cap",
-    "single-allocation-limit", "oversized-single-request", "schedule-phase-change",
-), _GPU) | dict.fromkeys(("host-oom", "shared-memory"), _HOST) | dict.fromkeys(
-    ("hardware", "preempted", "not-memory"), _OTHER) | {
-    "graph-retention": _GPU | _HOST, "tensor-accumulation": _GPU | _HOST, "checkpoint-peak": _GPU | _HOST,
-    "pinned-host-memory": _GPU | _HOST, "misreported": _GPU | _OTHER,
-}  # fmt: skip
-"""Causes of the contract, and the families of failure that each can explain: what is kept or gathered can fill the host too."""
+CAUSES: dict[str, frozenset[str]] = (
+    dict.fromkeys(
+        (
+            "grad-accumulation-buffer",
+            "attention-quadratic",
+            "long-sequence-outlier",
+            "variable-shape-peak",
+            "activations-too-large",
+            "logits-loss-peak",
+            "model-states-too-large",
+            "optimizer-state-first-step",
+            "resume-duplicate-states",
+            "eval-peak",
+            "kv-cache",
+            "fragmentation",
+            "other-process",
+            "all-ranks-on-gpu0",
+            "imbalance-across-ranks",
+            "comm-buffer",
+            "cuda-context-or-library-workspace",
+            "process-memory-cap",
+            "single-allocation-limit",
+            "oversized-single-request",
+            "schedule-phase-change",
+        ),
+        _GPU,
+    )
+    | dict.fromkeys(("host-oom", "shared-memory"), _HOST)
+    | dict.fromkeys(("hardware", "preempted", "not-memory"), _OTHER)
+    | {
+        "graph-retention": _GPU | _HOST,
+        "tensor-accumulation": _GPU | _HOST,
+        "checkpoint-peak": _GPU | _HOST,
+        "pinned-host-memory": _GPU | _HOST,
+        "misreported": _GPU | _OTHER,
+    }
+)
+"""Causes of the contract, and the families of failure that each can explain: what is kept or gathered can fill the host
+too.
+"""
 
 
 def cause_fits(cause: str, family: str) -> bool:
@@ -75,8 +112,15 @@ class Fix:
     basis: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"action": self.action, "saves_bytes": self.saves_bytes, "cost": self.cost, "verify": self.verify,
-                "undo": self.undo, "code": dict(self.code), "basis": self.basis}  # fmt: skip
+        return {
+            "action": self.action,
+            "saves_bytes": self.saves_bytes,
+            "cost": self.cost,
+            "verify": self.verify,
+            "undo": self.undo,
+            "code": dict(self.code),
+            "basis": self.basis,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +138,17 @@ class Finding:
     claim: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"cause": self.cause, "entry": self.entry, "title": self.title, "verdict": self.verdict,
-                "claim": self.claim, "for": [s.to_json() for s in self.for_],
-                "against": [s.to_json() for s in self.against], "missing": [m.to_json() for m in self.missing],
-                "fixes": [f.to_json() for f in self.fixes]}  # fmt: skip
+        return {
+            "cause": self.cause,
+            "entry": self.entry,
+            "title": self.title,
+            "verdict": self.verdict,
+            "claim": self.claim,
+            "for": [s.to_json() for s in self.for_],
+            "against": [s.to_json() for s in self.against],
+            "missing": [m.to_json() for m in self.missing],
+            "fixes": [f.to_json() for f in self.fixes],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +172,19 @@ class Failure:
         facts["other_process_in_use_bytes"] = list(self.facts.get("other_process_in_use_bytes") or [])
         facts["device"] = self.device
         facts |= {k: v for k, v in self.facts.items() if k not in facts}
-        return {"rank": self.rank, "device": self.device, "host": self.host, "step": self.step,
-                "micro_step": self.micro_step, "phase": self.phase, "operation": self.operation, "time": self.time,
-                "message": self.message, "facts": facts, "source": self.source.to_json()}  # fmt: skip
+        return {
+            "rank": self.rank,
+            "device": self.device,
+            "host": self.host,
+            "step": self.step,
+            "micro_step": self.micro_step,
+            "phase": self.phase,
+            "operation": self.operation,
+            "time": self.time,
+            "message": self.message,
+            "facts": facts,
+            "source": self.source.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +230,21 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``."""
-        return {"schema": SCHEMA, "family": self.family, "summary": self.summary,
-                "failure": self.failure.to_json() if self.failure else None,
-                "initiating_rank": self.initiating_rank, "initiating_reason": self.initiating_reason,
-                "collateral": [c.to_json() for c in self.collateral],
-                "findings": [f.to_json() for f in self.findings], "missing": [m.to_json() for m in self.missing],
-                "next_action": self.next_action, "restart": self.restart, "growth": self.growth,
-                "settings": {name: {"value": value, "source": source.to_json()}
-                             for name, (value, source) in self.settings.items()},
-                "coverage": dict(self.coverage)}  # fmt: skip
+        return {
+            "schema": SCHEMA,
+            "family": self.family,
+            "summary": self.summary,
+            "failure": self.failure.to_json() if self.failure else None,
+            "initiating_rank": self.initiating_rank,
+            "initiating_reason": self.initiating_reason,
+            "collateral": [c.to_json() for c in self.collateral],
+            "findings": [f.to_json() for f in self.findings],
+            "missing": [m.to_json() for m in self.missing],
+            "next_action": self.next_action,
+            "restart": self.restart,
+            "growth": self.growth,
+            "settings": {
+                name: {"value": value, "source": source.to_json()} for name, (value, source) in self.settings.items()
+            },
+            "coverage": dict(self.coverage),
+        }

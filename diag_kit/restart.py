@@ -1,4 +1,6 @@
-"""The run's own launch line with half the micro-batch and twice the accumulation: the same effective batch, less memory."""
+"""The run's own launch line with half the micro-batch and twice the accumulation: the same effective batch, less
+memory.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from .evidence.names import canonical
 from .evidence.run import Run
 from .units import format_bytes
 
-_FLAG = re.compile(r"(?P<lead>(?:--|(?<=\s))(?P<key>[A-Za-z][\w.-]*))(?P<gap>=|\s+)(?P<quote>[\"']?)(?P<value>\d+)(?P=quote)(?=\s|$)")
+_FLAG = re.compile(
+    r"(?P<lead>(?:--|(?<=\s))(?P<key>[A-Za-z][\w.-]*))(?P<gap>=|\s+)(?P<quote>[\"']?)(?P<value>\d+)(?P=quote)(?=\s|$)"
+)
 
 _COMPANION = {"per_device_train_batch_size": "gradient_accumulation_steps"}
 """Flag of the micro-batch -> flag of the accumulation steps in the same syntax, where the command leaves it at one."""
@@ -41,8 +45,9 @@ def line(run: Run, known: Any) -> str | None:
         return flags
     from .memory.formulas import estimate
 
-    before, after = estimate(known), estimate(known.with_(micro_batch=batch // 2, grad_accum=accumulation * 2))
-    return f"{flags}   # predicted peak {format_bytes(after.peak_allocated_bytes)}, was {format_bytes(before.peak_allocated_bytes)}"
+    smaller = known.with_(micro_batch=batch // 2, grad_accum=accumulation * 2)
+    before, after = (format_bytes(estimate(one).peak_allocated_bytes) for one in (known, smaller))
+    return f"{flags}   # predicted peak {after}, was {before}"
 
 
 def _with(command: str, values: dict[str, int]) -> tuple[dict[str, str], str]:

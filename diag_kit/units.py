@@ -32,7 +32,7 @@ def parse_size(text: str, *, decimal: bool = False) -> int | None:
     if not found:
         return None
     base = 1000 if decimal else 1024
-    return round(float(found[1].replace(",", "")) * base ** _POWER[found[2].lower()])
+    return round(float(found[1].replace(",", "")) * float(base ** _POWER[found[2].lower()]))
 
 
 def format_bytes(n: float | None) -> str:

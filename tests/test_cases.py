@@ -30,7 +30,9 @@ def accepted(want):
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
 def test_nothing_is_claimed_that_is_not_so(folder):
-    """No false confirmation, no confirmation of what the evidence does not settle, no memory alarm where memory did not fail."""
+    """No false confirmation, no confirmation of what the evidence does not settle, no memory alarm where memory did not
+    fail.
+    """
     want, got = case(folder)
     confirmed = {finding["cause"] for finding in got["findings"] if finding["verdict"] == "confirmed"}
     assert confirmed <= (accepted(want) if want["decidable_from_log"] else set())
@@ -38,7 +40,7 @@ def test_nothing_is_claimed_that_is_not_so(folder):
         assert got["family"] not in MEMORY
     for finding in got["findings"]:
         assert all(line["source"]["path"] for line in finding["for"] + finding["against"])
-    assert got["missing"] or got["family"] == "ok" or got["findings"] and got["findings"][0]["verdict"] == "confirmed"
+    assert got["missing"] or got["family"] == "ok" or (got["findings"] and got["findings"][0]["verdict"] == "confirmed")
 
 
 def test_shares_of_right_answers():
@@ -53,7 +55,11 @@ def test_shares_of_right_answers():
 
         mark("family", got["family"] in (want["family"], *want.get("also_family", [])))
         facts = (got["failure"] or {}).get("facts") or {}
-        stated = {name: value for name, value in want["facts"].items() if name in CONTRACT_FACTS and name != "device" and value is not None}
+        stated = {
+            name: value
+            for name, value in want["facts"].items()
+            if name in CONTRACT_FACTS and name != "device" and value is not None
+        }
         stated = {name: value for name, value in stated.items() if name not in want.get("placeholder_fields", [])}
         if stated:
             mark("facts", all(facts.get(name) == pytest.approx(value, abs=1) for name, value in stated.items()))

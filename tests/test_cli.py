@@ -1,4 +1,6 @@
-"""The commands keep the contract: one JSON document, exit status, one line for what can't be used, never a traceback."""
+"""The commands keep the contract: one JSON document, exit status, one line for what can't be used, never a
+traceback.
+"""
 
 import json
 import subprocess
@@ -17,10 +19,25 @@ def test_json_is_one_document_with_the_contracts_keys(tmp_path, capsys):
     (tmp_path / "run.log").write_text(OOM)
     assert main(["diagnose", "--json", str(tmp_path)]) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = {"schema", "family", "summary", "failure", "initiating_rank", "collateral", "findings", "missing", "next_action", "coverage"}
+    keys = {
+        "schema",
+        "family",
+        "summary",
+        "failure",
+        "initiating_rank",
+        "collateral",
+        "findings",
+        "missing",
+        "next_action",
+        "coverage",
+    }
     assert keys <= document.keys() and document["schema"] == "diag_kit.diagnosis/1"
     facts = document["failure"]["facts"]
-    assert facts["other_process_in_use_bytes"] == [512 << 20] and facts["reserved_bytes"] is None and facts["private_pools_bytes"] == 96 << 20
+    assert (
+        facts["other_process_in_use_bytes"] == [512 << 20]
+        and facts["reserved_bytes"] is None
+        and facts["private_pools_bytes"] == 96 << 20
+    )
     assert document["failure"]["source"] == {"path": "run.log", "line": 1}
 
 
@@ -52,14 +69,22 @@ def test_what_cannot_be_used_exits_2_with_one_line(argv):
 
 def test_wrong_settings_name_the_key_and_the_known_ones(tmp_path, capsys):
     """A wrong key in settings is told with those that exist."""
-    (tmp_path / "s.json").write_text(json.dumps({"model": {"n_layers": 2, "hidden": 64, "heads": 4, "vocab": 100}, "micro_bacth": 4}))
+    (tmp_path / "s.json").write_text(
+        json.dumps({"model": {"n_layers": 2, "hidden": 64, "heads": 4, "vocab": 100}, "micro_bacth": 4})
+    )
     assert main(["estimate", "--settings", str(tmp_path / "s.json")]) == 2
     assert "micro_bacth" in (line := capsys.readouterr().err) and "micro_batch" in line
 
 
 def test_standard_input_is_a_run():
     """``-`` reads a log from a pipe."""
-    done = subprocess.run([sys.executable, "-m", "diag_kit.cli", "diagnose", "-", "--json"], input=OOM, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag_kit.cli", "diagnose", "-", "--json"],
+        input=OOM,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0 and json.loads(done.stdout)["family"] == "gpu-oom"
 
 
@@ -73,7 +98,9 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path, capsys):
 def test_a_diagnosis_imports_neither_torch_nor_pandas_nor_jupyter(tmp_path):
     """On a login node without them a diagnosis still starts, and where they are it does not pay for them."""
     (tmp_path / "run.log").write_text(OOM)
-    code = ("import sys; from diag_kit.cli import main; main(['diagnose', sys.argv[1]]);"
-            "heavy = {'torch', 'pandas', 'numpy', 'plotly', 'IPython', 'ipywidgets', 'jinja2', 'jupyterlab'} & set(sys.modules); assert not heavy, heavy")  # fmt: skip
+    code = (
+        "import sys; from diag_kit.cli import main; main(['diagnose', sys.argv[1]]);"
+        "heavy = {'torch', 'pandas', 'numpy', 'plotly', 'IPython', 'ipywidgets', 'jinja2', 'jupyterlab'} & set(sys.modules); assert not heavy, heavy"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

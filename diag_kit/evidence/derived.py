@@ -1,7 +1,7 @@
 """Figures derived from facts: the arithmetic of a message, the place of a failure, the shape of a series.
 
-A figure is a plain value under a fixed name, with the source that it was derived from; conditions of failure entries read
-nothing else. A figure that the evidence does not give is absent: not seen is never "not so".
+A figure is a plain value under a fixed name, with the source that it was derived from; conditions of failure entries
+read nothing else. A figure that the evidence does not give is absent: not seen is never "not so".
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CONTEXT_BYTES = 2 * GIB
 class Figures:
     """Values by name, the source of each, and the facts that they came from."""
 
+    origin: origin.Origin
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
-    origin: origin.Origin | None = None
     place: Place = field(default_factory=Place)
     growth: series.Growth | None = None
 
@@ -44,12 +44,18 @@ def figures_of(run: Run) -> Figures:
     """All figures of a run."""
     figures = Figures(origin=origin.find(run))
     found = figures.origin
-    assert found is not None
     kinds = {event.kind for event in run.events} | ({"nccl.mismatch"} if found.disagreement else set())
     where = Source(run.files[0].path) if run.files else None
-    figures.put(where, events=frozenset(kinds), family=found.family, ranks_seen=len(found.ranks) or None,
-                ranks_failed_alike=found.alike if len(found.ranks) > 1 else None, single_process=_single_process(run, kinds, len(found.ranks)),
-                recovered=any(e.role != "advisory" for e in found.survived), advisory=any(e.role == "advisory" for e in found.survived))  # fmt: skip
+    figures.put(
+        where,
+        events=frozenset(kinds),
+        family=found.family,
+        ranks_seen=len(found.ranks) or None,
+        ranks_failed_alike=found.alike if len(found.ranks) > 1 else None,
+        single_process=_single_process(run, kinds, len(found.ranks)),
+        recovered=any(e.role != "advisory" for e in found.survived),
+        advisory=any(e.role == "advisory" for e in found.survived),
+    )
     for event in run.events:  # the first event of a kind stands for "events has it"
         figures.sources.setdefault(f"events:{event.kind}", event.source)
     if found.disagreement:
@@ -63,8 +69,11 @@ def figures_of(run: Run) -> Figures:
     if resumed := run.settings.get("resumed"):
         figures.put(resumed.source, resumed=True)
     for snapshot in run.snapshots[-1:]:
-        figures.put(snapshot.source, snapshot_largest_free_bytes=snapshot.largest_free_block_bytes,
-                    snapshot_free_bytes=snapshot.reserved_bytes - snapshot.allocated_bytes)  # fmt: skip
+        figures.put(
+            snapshot.source,
+            snapshot_largest_free_bytes=snapshot.largest_free_block_bytes,
+            snapshot_free_bytes=snapshot.reserved_bytes - snapshot.allocated_bytes,
+        )
     return figures
 
 
@@ -79,7 +88,11 @@ def _single_process(run: Run, kinds: set[str], ranks: int) -> bool | None:
 def _of_event(figures: Figures, event: Event) -> None:
     """The arithmetic of the message: what was asked against what there was, and who held the rest."""
     stated = event.figures
-    asked = stated.get("tried_to_allocate_bytes") or stated.get("requested_at_least_bytes") or stated.get("tensor_size_bytes")
+    asked = (
+        stated.get("tried_to_allocate_bytes")
+        or stated.get("requested_at_least_bytes")
+        or stated.get("tensor_size_bytes")
+    )
     total, free, allocated = (stated.get(f"{name}_bytes") for name in ("total", "free", "allocated"))
     cached = stated.get("reserved_unallocated_bytes")
     reserved = stated.get("reserved_bytes")
@@ -89,10 +102,20 @@ def _of_event(figures: Figures, event: Event) -> None:
         cached = max(0, reserved - allocated)
     impossible = asked is not None and asked >= origin.IMPOSSIBLE_BYTES
     over = total is not None and allocated is not None and allocated > total
-    figures.put(event.source, event_kind=event.kind, has_sizes=asked is not None and total is not None, request_bytes=asked, total_bytes=total,
-                free_bytes=free, allocated_bytes=allocated, reserved_bytes=reserved, cached_bytes=cached,
-                private_pools_bytes=stated.get("private_pools_bytes"), request_impossible=impossible if asked is not None else None,
-                allocated_exceeds_capacity=over if total is not None and allocated is not None else None)  # fmt: skip
+    figures.put(
+        event.source,
+        event_kind=event.kind,
+        has_sizes=asked is not None and total is not None,
+        request_bytes=asked,
+        total_bytes=total,
+        free_bytes=free,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        cached_bytes=cached,
+        private_pools_bytes=stated.get("private_pools_bytes"),
+        request_impossible=impossible if asked is not None else None,
+        allocated_exceeds_capacity=over if total is not None and allocated is not None else None,
+    )
     others = _others(stated, reserved)
     own = stated.get("process_in_use_bytes")
     if others is not None:
@@ -102,23 +125,38 @@ def _of_event(figures: Figures, event: Event) -> None:
     if own is not None and reserved is not None:
         figures.put(event.source, non_torch_bytes=max(0, own - reserved))
     if asked is not None and total:
-        figures.put(event.source, request_share=asked / total, request_exceeds_capacity=asked > total and not impossible)
+        figures.put(
+            event.source, request_share=asked / total, request_exceeds_capacity=asked > total and not impossible
+        )
     if asked is not None and free is not None:
-        figures.put(event.source, request_fits_free=asked <= free, request_fits_free_and_cached=asked <= free + (cached or 0))
+        figures.put(
+            event.source, request_fits_free=asked <= free, request_fits_free_and_cached=asked <= free + (cached or 0)
+        )
     if total:
-        shares = {"free_share": free, "allocated_share": allocated, "cached_share": cached, "other_process_share": sum(others) if others else None}
+        shares = {
+            "free_share": free,
+            "allocated_share": allocated,
+            "cached_share": cached,
+            "other_process_share": sum(others) if others else None,
+        }
         figures.put(event.source, **{name: value / total for name, value in shares.items() if value is not None})
     allowed = stated.get("allowed_bytes")
     if allowed is not None:
         need = max(allocated or 0, reserved or 0) + (stated.get("other_allocations_bytes") or 0) + (asked or 0)
         # With a cap below the card, a request that fits what is free can have been refused by the cap alone.
         refused = need > allowed or (asked is not None and free is not None and asked <= free)
-        figures.put(event.source, allowed_bytes=allowed, cap_reached=refused and (total is None or allowed < 0.99 * total))
+        figures.put(
+            event.source, allowed_bytes=allowed, cap_reached=refused and (total is None or allowed < 0.99 * total)
+        )
     if total and free is not None and reserved is not None and not over:
         unaccounted = total - free - reserved
         held = max(own or 0, reserved) / total
-        figures.put(event.source, unaccounted_bytes=max(0, unaccounted), unaccounted_share=max(0, unaccounted) / total,
-                    device_full_of_this_process=held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15 or held >= 0.93)  # fmt: skip
+        figures.put(
+            event.source,
+            unaccounted_bytes=max(0, unaccounted),
+            unaccounted_share=max(0, unaccounted) / total,
+            device_full_of_this_process=(held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15) or held >= 0.93,
+        )
 
 
 def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None:
@@ -130,7 +168,12 @@ def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None
     others = list(listed)
     if stated.get("process_in_use_bytes") is None and reserved is not None:
         total = stated.get("total_bytes")
-        own = [size for size in others if size >= reserved - 32 * MIB and (size <= reserved + _CONTEXT_BYTES or (total and size + reserved > total))]
+        own = [
+            size
+            for size in others
+            if size >= reserved - 32 * MIB
+            and (size <= reserved + _CONTEXT_BYTES or (total and size + reserved > total))
+        ]
         if own:
             others.remove(min(own))
     return others
@@ -138,7 +181,6 @@ def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None
 
 def _of_place(figures: Figures, run: Run, event: Event) -> None:
     found = figures.origin
-    assert found is not None
     traceback = found.traceback
     figures.place = place(traceback.frames) if traceback else Place()
     phase = _PHASE_OF_KIND.get(event.kind.partition(".")[0])
@@ -148,19 +190,38 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
         phase = "data"
     source = traceback.source if traceback else event.source
     if traceback and (frame := figures.place.operation_frame or figures.place.phase_frame):
-        source = Source(traceback.source.path, frame.log_line, f'{frame.path}:{frame.line} in {frame.function}  {frame.code}'.strip())
+        source = Source(
+            traceback.source.path,
+            frame.log_line,
+            f"{frame.path}:{frame.line} in {frame.function}  {frame.code}".strip(),
+        )
     operation = figures.place.operation
     shape = event.figures.get("tensor_shape") or []
     if operation is None and len(shape) >= 3 and shape[-1] == shape[-2] >= 256:
         # A square matrix for each head and sequence: no other common tensor of a model looks like this.
         operation, phase = "attention-scores", "forward" if phase == "unknown" else phase
-    figures.put(source, phase=phase, operation=operation, exception=traceback.exception if traceback else None,
-                operation_code=figures.place.operation_frame.code if figures.place.operation_frame else None)  # fmt: skip
-    before = [p for p in run.progress if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
-              and (p.source.line or 0) <= (event.source.line or 0)]  # fmt: skip
+    figures.put(
+        source,
+        phase=phase,
+        operation=operation,
+        exception=traceback.exception if traceback else None,
+        operation_code=figures.place.operation_frame.code if figures.place.operation_frame else None,
+    )
+    before = [
+        p
+        for p in run.progress
+        if p.source.path == event.source.path
+        and (p.rank == event.rank or p.rank is None or event.rank is None)
+        and (p.source.line or 0) <= (event.source.line or 0)
+    ]
     if before:
         last = max(before, key=lambda p: (p.source.line or 0, p.step))
-        figures.put(last.source, failed_step=last.step, first_steps=len({p.step for p in before}) <= 2 and (max(p.step for p in before) <= 1 or "resumed" in run.settings))
+        figures.put(
+            last.source,
+            failed_step=last.step,
+            first_steps=len({p.step for p in before}) <= 2
+            and (max(p.step for p in before) <= 1 or "resumed" in run.settings),
+        )
     elif run.settings.get("total_steps"):
         figures.put(event.source, first_steps=True)
 
@@ -169,11 +230,20 @@ def _of_series(figures: Figures, run: Run) -> None:
     growth = series.judge(run.points)
     figures.growth = growth
     if growth:
-        figures.put(growth.points[-1].source, growth=growth.kind, growth_bytes=growth.slope_bytes or _rise(growth.points), growth_points=len(growth.points))
+        figures.put(
+            growth.points[-1].source,
+            growth=growth.kind,
+            growth_bytes=growth.slope_bytes or _rise(growth.points),
+            growth_points=len(growth.points),
+        )
         lengths = [p.seq_len for p in growth.points if p.seq_len]
         if len(lengths) >= 4 and growth.points[-1].seq_len:
             usual = sorted(lengths)[len(lengths) // 2]
-            figures.put(growth.points[-1].source, failing_length=growth.points[-1].seq_len, failing_length_ratio=growth.points[-1].seq_len / usual)
+            figures.put(
+                growth.points[-1].source,
+                failing_length=growth.points[-1].seq_len,
+                failing_length_ratio=growth.points[-1].seq_len / usual,
+            )
     if exponent := series.length_exponent(run.points):
         figures.put(exponent[1][-1].source, length_exponent=round(exponent[0], 2))
 
@@ -185,16 +255,22 @@ def _rise(points: tuple[MemoryPoint, ...]) -> int:
 def decode_request(request_bytes: int, settings: Mapping[str, Any]) -> tuple[str, str] | None:
     """(tensor, shape in words) where the failed request has the size of a tensor that the run's settings imply.
 
-    Tried: attention scores B x heads x S x S and logits B x S x V, at 2 and 4 bytes. Only the stated batch and length are
-    tried, so that a match means something. Equal within 0.7 per mille (two printed decimals), or the allocator's 2 MiB.
+    Tried: attention scores B x heads x S x S and logits B x S x V, at 2 and 4 bytes. Only the stated batch and length
+    are tried, so that a match means something. Equal within 0.7 per mille (two printed decimals), or the allocator's 2
+    MiB.
     """
     batch, length, model = settings.get("micro_batch"), settings.get("seq_len"), settings.get("model") or {}
     heads, vocab = model.get("heads"), model.get("vocab")
     shapes: list[tuple[str, str, int]] = []
     if batch and length and heads:
-        shapes.append(("attention-scores", f"batch {batch} × {heads} heads × {length}²", batch * heads * length * length))
+        shapes.append(
+            ("attention-scores", f"batch {batch} × {heads} heads × {length}²", batch * heads * length * length)
+        )
     if batch and length and vocab:
-        shapes += [("logits", f"batch {batch} × {tokens} tokens × vocabulary {vocab}", batch * tokens * vocab) for tokens in (length, length - 1)]
+        shapes += [
+            ("logits", f"batch {batch} × {tokens} tokens × vocabulary {vocab}", batch * tokens * vocab)
+            for tokens in (length, length - 1)
+        ]
     for name, words, elements in shapes:
         for width in (2, 4):
             if abs(elements * width - request_bytes) <= max(2 * MIB, request_bytes * 0.0007):

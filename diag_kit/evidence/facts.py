@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FAMILIES = ("gpu-oom", "host-oom", "shared-memory", "not-memory", "ok", "undetermined")
-PHASES = ("load", "forward", "loss", "backward", "optimizer", "eval", "checkpoint", "generate", "data", "comm", "unknown")
+PHASES = (
+    "load",
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+    "eval",
+    "checkpoint",
+    "generate",
+    "data",
+    "comm",
+    "unknown",
+)
 ROLES = ("originator", "victim", "teardown", "recovered", "advisory", "context")
 
 

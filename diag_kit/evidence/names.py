@@ -1,6 +1,7 @@
 """One name for each setting, whatever a framework calls it, and its value in one form.
 
-``canonical`` turns ``per_device_train_batch_size=4`` into ``("micro_batch", 4)``; a pair that no rule knows gives nothing.
+``canonical`` turns ``per_device_train_batch_size=4`` into ``("micro_batch", 4)``; a pair that no rule knows gives
+nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,40 @@ from typing import Any
 from ..units import parse_size
 
 _SYNONYMS: dict[str, tuple[str, ...]] = {
-    "micro_batch": ("per_device_train_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu", "micro_batch", "batch_size",
-                    "imgs_per_gpu", "samples_per_gpu", "per_gpu_batch_size", "train_batch_size_per_device", "local_batch_size"),
-    "seq_len": ("seq_length", "max_seq_length", "max_seq_len", "seq_len", "sequence_length", "block_size", "cutoff_len", "context_length"),
-    "grad_accum": ("gradient_accumulation_steps", "accumulate_grad_batches", "accum_steps", "grad_accum_steps", "grad_accum", "accumulation_steps",
-                   "accumulate_gradient_steps", "depth_first_micro_batches", "update_freq", "grad_acc_steps"),
+    "micro_batch": (
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "micro_batch",
+        "batch_size",
+        "imgs_per_gpu",
+        "samples_per_gpu",
+        "per_gpu_batch_size",
+        "train_batch_size_per_device",
+        "local_batch_size",
+    ),
+    "seq_len": (
+        "seq_length",
+        "max_seq_length",
+        "max_seq_len",
+        "seq_len",
+        "sequence_length",
+        "block_size",
+        "cutoff_len",
+        "context_length",
+    ),
+    "grad_accum": (
+        "gradient_accumulation_steps",
+        "accumulate_grad_batches",
+        "accum_steps",
+        "grad_accum_steps",
+        "grad_accum",
+        "accumulation_steps",
+        "accumulate_gradient_steps",
+        "depth_first_micro_batches",
+        "update_freq",
+        "grad_acc_steps",
+    ),
     "optimizer": ("optim", "optimizer", "optimizer_name"),
     "attention": ("attn_implementation", "_attn_implementation", "attention", "attention_implementation"),
     "dropout": ("dropout", "hidden_dropout", "attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"),
@@ -27,20 +57,43 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "eval_batch": ("per_device_eval_batch_size", "eval_batch_size"),
     "alloc_conf": ("pytorch_cuda_alloc_conf", "pytorch_alloc_conf"),
     "backward": ("backward",),
-}  # fmt: skip
+}
 _NAMES = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in synonyms}
-_INTEGERS = {"micro_batch", "seq_len", "grad_accum", "world_size", "num_workers", "eval_accumulation_steps", "eval_batch"}
+_INTEGERS = {
+    "micro_batch",
+    "seq_len",
+    "grad_accum",
+    "world_size",
+    "num_workers",
+    "eval_accumulation_steps",
+    "eval_batch",
+}
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
-_PRECISION = {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16", "torch.float16": "fp16",
-              "fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "16-mixed": "amp-fp16", "bf16-mixed": "amp-bf16", "amp": "amp-fp16",
-              "amp-bf16": "amp-bf16", "amp-fp16": "amp-fp16", "bf16-true": "bf16"}  # fmt: skip
+_PRECISION = {
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "torch.bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "torch.float16": "fp16",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "torch.float32": "fp32",
+    "16-mixed": "amp-fp16",
+    "bf16-mixed": "amp-bf16",
+    "amp": "amp-fp16",
+    "amp-bf16": "amp-bf16",
+    "amp-fp16": "amp-fp16",
+    "bf16-true": "bf16",
+}
 
 
 def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     """Canonical (name, value) pairs of one stated setting; none where the name or the value is not understood.
 
-    >>> list(canonical("per_device_train_batch_size", "4")), list(canonical("bf16", True)), list(canonical("color", "red"))
-    ([('micro_batch', 4)], [('precision', 'amp-bf16')], [])
+    >>> list(canonical("per_device_train_batch_size", "4")), list(canonical("bf16", True)), list(canonical("color",
+    "red")) ([('micro_batch', 4)], [('precision', 'amp-bf16')], [])
     """
     name = key.strip().replace("-", "_").rpartition(".")[2].lstrip("_").lower()
     full = key.strip().replace("-", "_").lower()
@@ -55,7 +108,13 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
         if known := _PRECISION.get(str(value).lower()):
             mixed = name == "mixed_precision" and known in ("bf16", "fp16")
             yield "precision", f"amp-{known}" if mixed else known
-    elif name in ("gradient_checkpointing", "activation_checkpointing", "use_checkpoint", "recompute_activations", "grad_checkpoint"):
+    elif name in (
+        "gradient_checkpointing",
+        "activation_checkpointing",
+        "use_checkpoint",
+        "recompute_activations",
+        "grad_checkpoint",
+    ):
         if truth is not None:
             yield "checkpointing", "full" if truth else "none"
     elif name == "recompute_granularity":
@@ -68,7 +127,12 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
             yield "resumed", True
     elif name in ("packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
         if truth is not None:
-            known = {"use_lora": "lora", "use_liger_kernel": "fused_loss", "use_liger": "fused_loss", "sync_each_batch": "no_sync"}.get(name, name)
+            known = {
+                "use_lora": "lora",
+                "use_liger_kernel": "fused_loss",
+                "use_liger": "fused_loss",
+                "sync_each_batch": "no_sync",
+            }.get(name, name)
             if known != "lora" or truth:
                 yield known, not truth if name == "sync_each_batch" else truth
     elif name in ("lora_r", "lora_rank") or full.endswith("lora.rank"):
@@ -76,7 +140,10 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
             yield "lora", number
     elif name in ("curriculum", "curriculum_learning", "curriculum_type", "rampup_batch_size", "batch_size_rampup"):
         if value and truth is not False:
-            yield ("curriculum" if "curriculum" in name else "batch_ramp"), value if not isinstance(value, dict) else True
+            yield (
+                ("curriculum" if "curriculum" in name else "batch_ramp"),
+                value if not isinstance(value, dict) else True,
+            )
     elif name == "gpu_memory_utilization" and value:
         yield name, str(value)
     elif name == "device" and "offload" in full and str(value).lower() in ("cpu", "nvme"):

@@ -1,8 +1,8 @@
 """Which event stopped the run, which rank failed first, and who only reported it.
 
-An error of a device beats a wait: a rank that timed out waited for another. The events of one stream (a file and rank) that
-no progress separates belong to one failure, of which the first strong event counts: a re-raise, a crash in an error handler
-or a launcher's exit code come after. An event that training went on after was recovered from.
+An error of a device beats a wait: a rank that timed out waited for another. The events of one stream (a file and rank)
+that no progress separates belong to one failure, of which the first strong event counts: a re-raise, a crash in an
+error handler or a launcher's exit code come after. An event that training went on after was recovered from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from .facts import Event, Traceback
 from .run import Run
 
-WEAK_KINDS = frozenset({
-    "exit.sigkill", "exit.sigbus", "cudnn.failed", "cublas.alloc-failed", "python.exception", "wrapper.no-batch-fits", "container.oom-kill",
-})  # fmt: skip
+WEAK_KINDS = frozenset(
+    {
+        "exit.sigkill",
+        "exit.sigbus",
+        "cudnn.failed",
+        "cublas.alloc-failed",
+        "python.exception",
+        "wrapper.no-batch-fits",
+        "container.oom-kill",
+    }
+)
 IMPOSSIBLE_BYTES = 1 << 50
 """A single request of a pebibyte or more is no memory need but a corrupted or overflowed size."""
 _SIGNALS = (-9, -7, -11)
@@ -85,13 +93,19 @@ def _first_of_cluster(stream: Sequence[Event]) -> Event:
     strong = [e for e in stream if e.kind not in WEAK_KINDS] or list(stream)
     first = strong[0]
     if not first.figures:
-        near = [e for e in strong if e.figures and (e.source.line or 0) - (first.source.line or 0) <= _NEAR_LINES and e.family == first.family]
+        near = [
+            e
+            for e in strong
+            if e.figures and (e.source.line or 0) - (first.source.line or 0) <= _NEAR_LINES and e.family == first.family
+        ]
         return near[0] if near else first
     return first
 
 
 def _without_echoes(events: Sequence[Event]) -> list[Event]:
-    """The events without those that a launcher repeated: the same words without a rank, where a rank's own line is here."""
+    """The events without those that a launcher repeated: the same words without a rank, where a rank's own line is
+    here.
+    """
     own = {(e.kind, e.message[:300]) for e in events if e.rank is not None}
     return [e for e in events if e.rank is not None or (e.kind, e.message[:300]) not in own]
 
@@ -108,28 +122,57 @@ def _initiating(run: Run, firsts: Sequence[Event], event: Event, ranks: frozense
     by_rank = {e.rank: e for e in firsts if e.rank is not None and e.kind == event.kind}
     roots = [e for e in run.events if e.kind == "launcher.root-cause"]
     root = next((e for e in roots if e.exitcode in _SIGNALS), None)
-    quoting = next((e for e in roots if event.rank is None and e.source.path == event.source.path
-                    and 0 <= (event.source.line or 0) - (e.source.line or 0) <= _BLOCK_LINES), None)  # fmt: skip
+    quoting = next(
+        (
+            e
+            for e in roots
+            if event.rank is None
+            and e.source.path == event.source.path
+            and 0 <= (event.source.line or 0) - (e.source.line or 0) <= _BLOCK_LINES
+        ),
+        None,
+    )
     hosts = {e.host for e in run.events if e.host}
     if len(by_rank) > 1:
         if len(by_rank) >= max(2, len(ranks) - 1):
             return None, f"{len(by_rank)} ranks failed alike: a matter of configuration, not of one rank", True
         if all(e.time is not None for e in by_rank.values()):
             return event.rank, f"rank {event.rank} failed first by its time stamp", False
-        return None, f"ranks {', '.join(map(str, sorted(by_rank)))} failed, and no time stamp says which was first", False
+        return (
+            None,
+            f"ranks {', '.join(map(str, sorted(by_rank)))} failed, and no time stamp says which was first",
+            False,
+        )
     if len(by_rank) == 1 and event.rank is not None:
         if len(ranks) > 1:
-            return event.rank, f"rank {event.rank} alone shows an error of its own; the other ranks waited or were stopped", False
+            return (
+                event.rank,
+                f"rank {event.rank} alone shows an error of its own; the other ranks waited or were stopped",
+                False,
+            )
         named = next((e for e in roots if e.rank == event.rank), None)
-        if named is not None or any(e.role == "teardown" for e in run.events) and event.pid is None:
+        if named is not None or (any(e.role == "teardown" for e in run.events) and event.pid is None):
             return event.rank, f"rank {event.rank} raised the error, and the launcher stopped the others", False
-        return None, f"only lines of rank {event.rank} are here: nothing tells whether another rank failed before it", False
+        return (
+            None,
+            f"only lines of rank {event.rank} are here: nothing tells whether another rank failed before it",
+            False,
+        )
     if quoting is not None:
         return quoting.rank, f"the launcher's root-cause block quotes this error of rank {quoting.rank}", False
     if root is not None and event.kind.startswith("exit."):
         return root.rank, f"the launcher saw rank {root.rank} die by signal {-(root.exitcode or 0)} first", False
-    if event.local_rank is not None and event.kind.startswith("exit.") and len(hosts) <= 1 and "local_rank: " in event.message:
-        return event.local_rank, f"the launcher saw local rank {event.local_rank} die by a signal; one node is shown", False
+    if (
+        event.local_rank is not None
+        and event.kind.startswith("exit.")
+        and len(hosts) <= 1
+        and "local_rank: " in event.message
+    ):
+        return (
+            event.local_rank,
+            f"the launcher saw local rank {event.local_rank} die by a signal; one node is shown",
+            False,
+        )
     return None, "the evidence names no rank", False
 
 
@@ -139,10 +182,17 @@ def _progressed_after(run: Run, event: Event) -> bool:
         return False
     if event.kind == "fsdp.clone-failed":
         return False
-    here = [p for p in run.progress if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)]
+    here = [
+        p
+        for p in run.progress
+        if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
+    ]
     before = max((p.step for p in here if (p.source.line or 0) < event.source.line), default=-1)
     after = {p.step for p in here if (p.source.line or 0) > event.source.line and p.step > before}
-    finished = any(e.kind == "finished" and e.source.path == event.source.path and (e.source.line or 0) > event.source.line for e in run.events)
+    finished = any(
+        e.kind == "finished" and e.source.path == event.source.path and (e.source.line or 0) > event.source.line
+        for e in run.events
+    )
     return len(after) >= 3 or (finished and bool(after))
 
 
@@ -152,13 +202,22 @@ def _traceback_of(run: Run, event: Event) -> Traceback | None:
     if line is None:
         return None
     near = [
-        t for t in run.tracebacks
-        if t.source.path == event.source.path and (t.rank == event.rank or t.rank is None or event.rank is None)
-        and (t.source.line or 0) <= line and -2 <= line - (t.end_line or line) <= _NEAR_LINES
-    ]  # fmt: skip
-    inside = [t for t in run.tracebacks if t.source.path == event.source.path and (t.source.line or 0) <= line <= (t.end_line or 0)]
+        t
+        for t in run.tracebacks
+        if t.source.path == event.source.path
+        and (t.rank == event.rank or t.rank is None or event.rank is None)
+        and (t.source.line or 0) <= line
+        and -2 <= line - (t.end_line or line) <= _NEAR_LINES
+    ]
+    inside = [
+        t
+        for t in run.tracebacks
+        if t.source.path == event.source.path and (t.source.line or 0) <= line <= (t.end_line or 0)
+    ]
     # Some writers print the message before Python unwinds: the traceback then begins right after it.
-    following = [t for t in run.tracebacks if t.source.path == event.source.path and 0 < (t.source.line or 0) - line <= 4]
+    following = [
+        t for t in run.tracebacks if t.source.path == event.source.path and 0 < (t.source.line or 0) - line <= 4
+    ]
     pool = inside or near
     return max(pool, key=lambda t: t.end_line or 0) if pool else (following[0] if following else None)
 
@@ -168,10 +227,18 @@ def _disagreement(events: Sequence[Event]) -> tuple[Event, ...]:
     seen: dict[int, Event] = {}
     for event in events:
         number = event.figures.get("sequence")
-        if event.kind != "nccl.timeout" or number is None or event.rank is None or event.figures.get("elements") is None:
+        if (
+            event.kind != "nccl.timeout"
+            or number is None
+            or event.rank is None
+            or event.figures.get("elements") is None
+        ):
             continue
         other = seen.setdefault(number, event)
-        same = (other.figures.get("collective"), other.figures.get("elements")) == (event.figures.get("collective"), event.figures.get("elements"))
+        same = (other.figures.get("collective"), other.figures.get("elements")) == (
+            event.figures.get("collective"),
+            event.figures.get("elements"),
+        )
         if other.rank != event.rank and not same:
             return other, event
     return ()
@@ -186,6 +253,9 @@ def _family_without_event(run: Run, victims: Sequence[Event], survived: Sequence
         return "ok"
     # A log that ends with an epoch's end, and shows no step after it, ends where a run may well stop.
     ends = [e.source for e in run.events if e.kind == "epoch-end"]
-    later = [p for p in run.progress if ends and p.source.path == ends[-1].path and (p.source.line or 0) > (ends[-1].line or 0)]
+    later = [
+        p
+        for p in run.progress
+        if ends and p.source.path == ends[-1].path and (p.source.line or 0) > (ends[-1].line or 0)
+    ]
     return "ok" if ends and not later else "undetermined"
-

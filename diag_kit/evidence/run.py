@@ -1,11 +1,13 @@
 """A failed run's folder, files or pasted text to a Run: all facts, and what was not read.
 
-Files are told apart by name and first bytes, logs are scanned for what the parsers look for, and only the neighbourhoods of
-hits are parsed. A small log is one neighbourhood. Nothing is written, nothing is unpickled, links are not followed.
+Files are told apart by name and first bytes, logs are scanned for what the parsers look for, and only the
+neighbourhoods of hits are parsed. A small log is one neighbourhood. Nothing is written, nothing is unpickled, links are
+not followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -36,7 +38,9 @@ _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that was read of a run. ``content_key`` is a hash of the evidence's bytes (head, tail and size of large files)."""
+    """All that was read of a run. ``content_key`` is a hash of the evidence's bytes (head, tail and size of large
+    files).
+    """
 
     facts: tuple[Fact, ...]
     files: tuple[FileCoverage, ...]
@@ -78,7 +82,9 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """The setting in force by name: a settings file speaks before a log, the later word of a log before the earlier."""
+        """The setting in force by name: a settings file speaks before a log, the later word of a log before the
+        earlier.
+        """
         ranked: dict[str, Setting] = {}
         for setting in self.of(Setting):
             from_file = setting.source.path.lower().endswith(_SETTINGS)
@@ -90,8 +96,12 @@ class Run:
     def coverage(self) -> dict[str, object]:
         """Files, bytes, bytes read, and notes: the contract's ``coverage``."""
         notes = [f"{file.path}: {note}" for file in self.files for note in file.notes]
-        return {"files": len(self.files), "bytes": sum(file.size_bytes for file in self.files),
-                "bytes_read": sum(file.read_bytes for file in self.files), "notes": [*self.notes, *notes]}  # fmt: skip
+        return {
+            "files": len(self.files),
+            "bytes": sum(file.size_bytes for file in self.files),
+            "bytes_read": sum(file.read_bytes for file in self.files),
+            "notes": [*self.notes, *notes],
+        }
 
 
 def load_run(
@@ -115,10 +125,14 @@ def load_run(
     for path, shown, size in named:
         try:
             with path.open("rb") as stream:
-                found, covered = _read(shown, stream, size, digest, on_progress and _reporter(on_progress, shown, total))
+                found, covered = _read(
+                    shown, stream, size, digest, on_progress and _reporter(on_progress, shown, total)
+                )
         except OSError as error:
             if len(named) == 1:
-                raise EvidenceError(f"{shown}: can't be read ({error.strerror or error}); check its permissions") from None
+                raise EvidenceError(
+                    f"{shown}: can't be read ({error.strerror or error}); check its permissions"
+                ) from None
             found, covered = [], FileCoverage(shown, size, 0, "unread", (f"can't be read ({error.strerror or error})",))
         facts += found
         coverage.append(covered)
@@ -136,9 +150,13 @@ def _refuse_nothing(files: Sequence[FileCoverage], paths: Sequence[str | Path] |
     """One clear line where there is nothing to judge."""
     if not files:
         where = ", ".join(str(path) for path in paths or []) or "nothing"
-        raise EvidenceError(f"{where}: holds no files; point at a log, or at the folder that the run wrote its logs into")
+        raise EvidenceError(
+            f"{where}: holds no files; point at a log, or at the folder that the run wrote its logs into"
+        )
     if all(file.size_bytes == 0 for file in files):
-        raise EvidenceError(f"{files[0].path}: is empty; point at a log that has text (was its output redirected elsewhere?)")
+        raise EvidenceError(
+            f"{files[0].path}: is empty; point at a log that has text (was its output redirected elsewhere?)"
+        )
     if all(file.kind in ("binary", "unread", "empty") for file in files):
         why = next((note for file in files for note in file.notes), "not text")
         raise EvidenceError(f"{files[0].path}: {why}; point at a text log, a settings file or a table of memory")
@@ -173,7 +191,9 @@ def _reporter(on_progress: OnProgress, shown: str, total: int) -> Callable[[int]
     return lambda done: on_progress(shown, done, total)
 
 
-def _read(shown: str, stream: BinaryIO, size: int, digest: "hashlib._Hash", report: Callable[[int], None] | None) -> tuple[list[Fact], FileCoverage]:
+def _read(
+    shown: str, stream: BinaryIO, size: int, digest: hashlib._Hash, report: Callable[[int], None] | None
+) -> tuple[list[Fact], FileCoverage]:
     """Facts and coverage of one file, by its kind."""
     head = stream.read(1 << 16)
     _hash(digest, shown, head, stream, size)
@@ -182,7 +202,11 @@ def _read(shown: str, stream: BinaryIO, size: int, digest: "hashlib._Hash", repo
     if not size and not head:
         return [], FileCoverage(shown, 0, 0, "empty", ("is empty",))
     if name.endswith(_PICKLES) or _binary(head):
-        what = "an allocator snapshot or checkpoint; not opened here" if name.endswith(_PICKLES) else "binary, not text; not read"
+        what = (
+            "an allocator snapshot or checkpoint; not opened here"
+            if name.endswith(_PICKLES)
+            else "binary, not text; not read"
+        )
         return [], FileCoverage(shown, size, 0, "binary", (what,))
     if name.endswith(_TABLES) or name.endswith(".jsonl"):
         lines = io.TextIOWrapper(stream, "utf-8", "replace", newline="")
@@ -191,19 +215,19 @@ def _read(shown: str, stream: BinaryIO, size: int, digest: "hashlib._Hash", repo
         return facts, FileCoverage(shown, size, size, "table", tuple(notes))
     if name.endswith(_SETTINGS):
         if size > settings_file.MAX_BYTES:
-            return [], FileCoverage(shown, size, 0, "settings", (f"larger than {settings_file.MAX_BYTES >> 20} MiB; not read as settings",))
+            return [], FileCoverage(
+                shown, size, 0, "settings", (f"larger than {settings_file.MAX_BYTES >> 20} MiB; not read as settings",)
+            )
         text = stream.read().decode("utf-8", "replace")
         facts, notes = settings_file.parse(shown, text)
         if "log_history" in text and name.endswith(".json"):
-            try:
+            with contextlib.suppress(ValueError, AttributeError):  # no object: it was no trainer's state
                 facts += tables.parse_trainer_state(shown, json.loads(text))[0]
-            except (ValueError, AttributeError):
-                pass
         return facts, FileCoverage(shown, size, size, "settings", tuple(notes))
     return _read_log(shown, stream, size, report)
 
 
-def _hash(digest: "hashlib._Hash", shown: str, head: bytes, stream: BinaryIO, size: int) -> None:
+def _hash(digest: hashlib._Hash, shown: str, head: bytes, stream: BinaryIO, size: int) -> None:
     digest.update(f"{Path(shown).name}\0{size}\0".encode())
     digest.update(head)
     if size > len(head):
@@ -212,17 +236,21 @@ def _hash(digest: "hashlib._Hash", shown: str, head: bytes, stream: BinaryIO, si
 
 
 def _binary(head: bytes) -> bool:
-    """Whether bytes are no text in any encoding that logs use. A few NULs (a crashed writer, a broken number) are text."""
+    """Whether bytes are no text in any encoding that logs use. A few NULs (a crashed writer, a broken number) are
+    text.
+    """
     if not head or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return False
     sample = head[:8192]
     wide = len(sample) > 3 and sample[1::2].count(0) > len(sample) * 0.4
-    odd = sum(sample.count(bytes([code])) for code in (*range(0, 7), *range(14, 27), 28, 29, 30, 31))
+    odd = sum(sample.count(bytes([code])) for code in (*range(7), *range(14, 27), 28, 29, 30, 31))
     broken = sample.decode("utf-8", "replace").count("\ufffd")
     return (odd > len(sample) * 0.05 or broken > len(sample) * 0.15) and not wide
 
 
-def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], None] | None) -> tuple[list[Fact], FileCoverage]:
+def _read_log(
+    shown: str, stream: BinaryIO, size: int, report: Callable[[int], None] | None
+) -> tuple[list[Fact], FileCoverage]:
     rank = rank_of_path(shown)
     parsers = all_parsers()
     if size <= SMALL:
@@ -230,7 +258,9 @@ def _read_log(shown: str, stream: BinaryIO, size: int, report: Callable[[int], N
         notes: list[str] = []
         series_windows: list[Window] = []
     else:
-        events = _cover(text.encode() for parser in parsers for text in parser.LITERALS if not hasattr(parser, "SERIES"))
+        events = _cover(
+            text.encode() for parser in parsers for text in parser.LITERALS if not hasattr(parser, "SERIES")
+        )
         series = _cover(text.encode() for parser in parsers for text in getattr(parser, "SERIES", ()))
         found = scan(stream, events, series, report)
         windows = list(_windows(shown, stream, found, events, rank))

@@ -1,8 +1,8 @@
 """Raw bytes to offsets of what may matter: no parsing, any size, constant memory.
 
-A file is read once in chunks; each literal that a parser declares is looked for with ``bytes.find``. Hits are capped per
-literal (the first, the last, and how many), so that a log which repeats one error a million times stays cheap. Lines of
-a series (one per training step) are thinned instead, evenly over the file.
+A file is read once in chunks; each literal that a parser declares is looked for with ``bytes.find``. Hits are capped
+per literal (the first, the last, and how many), so that a log which repeats one error a million times stays cheap.
+Lines of a series (one per training step) are thinned instead, evenly over the file.
 """
 
 from __future__ import annotations

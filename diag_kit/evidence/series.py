@@ -1,8 +1,8 @@
 """Memory over steps: whether it grows, how fast, and with what.
 
 Growth is judged after the first steps (gradients, optimizer state and the allocator's cache arrive there) and, where
-micro-steps are logged, inside an accumulation window. A peak counter never falls, so its rise alone is no growth of what
-lives. What two points can't tell is called insufficient.
+micro-steps are logged, inside an accumulation window. A peak counter never falls, so its rise alone is no growth of
+what lives. What two points can't tell is called insufficient.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from ..units import MIB, format_bytes
@@ -46,7 +47,15 @@ def judge(points: Sequence[MemoryPoint]) -> Growth | None:
     if not groups:
         return None
     judged = [_judge_one(group) for group in groups.values()]
-    telling = {"per-micro-step": 0, "per-step": 1, "spikes": 2, "plateau": 3, "none": 4, "unclear": 5, "insufficient": 6}
+    telling = {
+        "per-micro-step": 0,
+        "per-step": 1,
+        "spikes": 2,
+        "plateau": 3,
+        "none": 4,
+        "unclear": 5,
+        "insufficient": 6,
+    }
     return min(judged, key=lambda g: (telling[g.kind], _PREFERRED.index(g.points[0].metric), -len(g.points)))
 
 
@@ -58,8 +67,13 @@ def _judge_one(points: Sequence[MemoryPoint]) -> Growth:
             return within
     if len(ordered) < 4:
         rise = ordered[-1].value_bytes - ordered[0].value_bytes
-        return Growth("insufficient", 0, ordered, f"{len(ordered)} points, from {format_bytes(ordered[0].value_bytes)} to "
-                      f"{format_bytes(ordered[-1].value_bytes)} ({'a rise' if rise > 0 else 'no rise'}): too few to tell growth from warm-up")  # fmt: skip
+        return Growth(
+            "insufficient",
+            0,
+            ordered,
+            f"{len(ordered)} points, {format_bytes(ordered[0].value_bytes)} to {format_bytes(ordered[-1].value_bytes)} "
+            f"({'a rise' if rise > 0 else 'no rise'}): too few to tell growth from warm-up",
+        )
     return _over_steps(ordered)
 
 
@@ -86,10 +100,16 @@ def _within_windows(points: tuple[MemoryPoint, ...]) -> Growth | None:
     longest = max((window for *_, window in slopes), key=len)
     count = f"{len(slopes)} accumulation window{'s' if len(slopes) > 1 else ''}"
     if len(rising) >= max(1, math.ceil(0.6 * len(slopes))):
-        resets = len(slopes) > 1 and min(w[0].value_bytes for *_, w in slopes[1:]) < max(w[-1].value_bytes for *_, w in slopes)
+        resets = len(slopes) > 1 and min(w[0].value_bytes for *_, w in slopes[1:]) < max(
+            w[-1].value_bytes for *_, w in slopes
+        )
         again = "; it falls back when the optimizer steps" if resets else ""
-        return Growth("per-micro-step", slope, tuple(longest),
-                      f"memory rises by {format_bytes(slope)} with each micro-step, in a straight line, in {count}{again}")  # fmt: skip
+        return Growth(
+            "per-micro-step",
+            slope,
+            tuple(longest),
+            f"memory rises by {format_bytes(slope)} with each micro-step, in a straight line, in {count}{again}",
+        )
     level = max(point.value_bytes for point in points) or 1
     if all(abs(slope) < max(_MIN_SLOPE_BYTES, 0.002 * level) for slope, _, _ in slopes):
         return Growth("none", 0, tuple(longest), f"memory does not grow with the micro-steps, in {count}")
@@ -103,21 +123,52 @@ def _over_steps(points: tuple[MemoryPoint, ...]) -> Growth:
     level, top, low = median(y) or 1.0, max(y), min(y)
     slope, fit = _line(x, y)
     rise = slope * (x[-1] - x[0])
-    ups = sum(b >= a for a, b in zip(y, y[1:], strict=False)) / max(1, len(y) - 1)
+    ups = sum(b >= a for a, b in pairwise(y)) / max(1, len(y) - 1)
     peak_counter = points[0].metric.startswith("peak")
     started = points[0].value_bytes
     tail = y[len(y) // 2 :]
-    if rise > 0.02 * level and fit >= (0.95 if peak_counter else 0.85) and ups >= 0.8 and len(settled) >= (6 if peak_counter else 4) and slope >= 1024:
-        return Growth("per-step", round(slope), points, f"memory rises by {format_bytes(round(slope))} with each step after the first ones, "
-                      f"from {format_bytes(settled[0].value_bytes)} to {format_bytes(settled[-1].value_bytes)}")  # fmt: skip
-    if top > 1.15 * level and top - level > 64 * MIB and not peak_counter and sum(v > 1.15 * level for v in y) <= max(1, 0.2 * len(y)):
-        return Growth("spikes", 0, points, f"memory stays near {format_bytes(round(level))} and jumps to {format_bytes(round(top))} in single steps")
+    if (
+        rise > 0.02 * level
+        and fit >= (0.95 if peak_counter else 0.85)
+        and ups >= 0.8
+        and len(settled) >= (6 if peak_counter else 4)
+        and slope >= 1024
+    ):
+        return Growth(
+            "per-step",
+            round(slope),
+            points,
+            f"memory rises by {format_bytes(round(slope))} with each step after the first ones, "
+            f"from {format_bytes(settled[0].value_bytes)} to {format_bytes(settled[-1].value_bytes)}",
+        )
+    if (
+        top > 1.15 * level
+        and top - level > 64 * MIB
+        and not peak_counter
+        and sum(v > 1.15 * level for v in y) <= max(1, 0.2 * len(y))
+    ):
+        return Growth(
+            "spikes",
+            0,
+            points,
+            f"memory stays near {format_bytes(round(level))} and jumps to {format_bytes(round(top))} in single steps",
+        )
     if max(tail) - min(tail) <= 0.01 * level:
         if started < 0.97 * level:
-            return Growth("plateau", 0, points, f"memory grows in the first steps, from {format_bytes(started)}, and then stays at {format_bytes(round(tail[-1]))}: "
-                          "gradients, optimizer state and the cache arriving")  # fmt: skip
+            return Growth(
+                "plateau",
+                0,
+                points,
+                f"memory grows in the first steps, from {format_bytes(started)}, and then stays at "
+                f"{format_bytes(round(tail[-1]))}: gradients, optimizer state and the cache arriving",
+            )
         return Growth("none", 0, points, f"memory stays at {format_bytes(round(level))}")
-    return Growth("unclear", 0, points, f"memory moves between {format_bytes(round(low))} and {format_bytes(round(top))} without a line that holds")
+    return Growth(
+        "unclear",
+        0,
+        points,
+        f"memory moves between {format_bytes(round(low))} and {format_bytes(round(top))} without a line that holds",
+    )
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
@@ -146,7 +197,9 @@ def length_exponent(points: Sequence[MemoryPoint]) -> tuple[float, tuple[MemoryP
         if point.metric == "peak_allocated" and point.seq_len and (point.rank, point.seq_len) in floors:
             held = peaks.get(point.seq_len)
             peaks[point.seq_len] = point if held is None or point.value_bytes > held.value_bytes else held
-    pairs = [(length, point.value_bytes - floors[(point.rank, length)], point) for length, point in sorted(peaks.items())]
+    pairs = [
+        (length, point.value_bytes - floors[(point.rank, length)], point) for length, point in sorted(peaks.items())
+    ]
     pairs = [pair for pair in pairs if pair[1] > 0]
     if len(pairs) < 3 or pairs[-1][0] < 2 * pairs[0][0]:
         return None

@@ -1,7 +1,8 @@
-"""Settings from a JSON or YAML file that the run left: arguments, DeepSpeed and accelerate configs, a model's config.json.
+"""Settings from a JSON or YAML file that the run left: arguments, DeepSpeed and accelerate configs, a model's
+config.json.
 
-Nothing in such a file is trusted: YAML by the safe loader, a size limit, and a budget of nodes, so that neither deep nesting
-nor aliases that multiply can hang the reader.
+Nothing in such a file is trusted: YAML by the safe loader, a size limit, and a budget of nodes, so that neither deep
+nesting nor aliases that multiply can hang the reader.
 """
 
 from __future__ import annotations
@@ -43,13 +44,16 @@ def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:
     for key, value in _flat(data, "", budget):
         for name, known in canonical(key, value):
             leaf = key.rpartition(".")[2]
-            facts.append(Setting(source=_source(path, text, leaf), name=name, value=known, raw=f"{key} = {value}"[:200]))
+            facts.append(
+                Setting(source=_source(path, text, leaf), name=name, value=known, raw=f"{key} = {value}"[:200])
+            )
     notes = ["nested or repeated too deeply; only its first part was read"] if budget[0] <= 0 else []
     return facts, notes
 
 
 def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Architecture numbers of a transformers config, or of the same numbers under plain names; None where it is neither.
+    """Architecture numbers of a transformers config, or of the same numbers under plain names; None where it is
+    neither.
 
     Keys: n_layers, hidden, heads, kv_heads, ffn, gated_ffn, vocab, tied_embeddings, model_type. Source: field names of
     ``transformers`` configuration classes (llama, mistral, qwen2, gpt2, bert, opt).
@@ -60,7 +64,10 @@ def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
     data = {**data, **text} if isinstance(text, dict) else data
 
     def first(*names: str) -> Any:
-        return next((data[name] for name in names if isinstance(data.get(name), int) and not isinstance(data.get(name), bool)), None)
+        return next(
+            (data[name] for name in names if isinstance(data.get(name), int) and not isinstance(data.get(name), bool)),
+            None,
+        )
 
     layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
     hidden = first("hidden_size", "n_embd", "hidden", "d_model", "dim")
@@ -71,14 +78,21 @@ def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
     ffn = first("intermediate_size", "n_inner", "ffn", "ffn_dim", "ffn_hidden_size") or 4 * hidden
     gated = data.get("gated_ffn")
     if gated is None:
-        gated = data.get("hidden_act") in ("silu", "swiglu") or any(word in kind for word in ("llama", "mistral", "qwen", "gemma", "phi3"))
+        gated = data.get("hidden_act") in ("silu", "swiglu") or any(
+            word in kind for word in ("llama", "mistral", "qwen", "gemma", "phi3")
+        )
     tied = data.get("tie_word_embeddings", data.get("tied_embeddings"))
     return {
-        "n_layers": layers, "hidden": hidden, "heads": heads,
+        "n_layers": layers,
+        "hidden": hidden,
+        "heads": heads,
         "kv_heads": first("num_key_value_heads", "kv_heads", "n_kv_heads") or heads,
-        "ffn": ffn, "gated_ffn": bool(gated), "vocab": first("vocab_size", "vocab", "padded_vocab_size") or 0,
-        "tied_embeddings": bool(tied if tied is not None else "gpt2" in kind), "model_type": kind or None,
-    }  # fmt: skip
+        "ffn": ffn,
+        "gated_ffn": bool(gated),
+        "vocab": first("vocab_size", "vocab", "padded_vocab_size") or 0,
+        "tied_embeddings": bool(tied if tied is not None else "gpt2" in kind),
+        "model_type": kind or None,
+    }
 
 
 def _flat(node: Any, prefix: str, budget: list[int]) -> Iterator[tuple[str, Any]]:
@@ -88,7 +102,9 @@ def _flat(node: Any, prefix: str, budget: list[int]) -> Iterator[tuple[str, Any]
         budget[0] -= 1
         key, value = stack.pop()
         if isinstance(value, dict):
-            stack.extend((f"{key}.{name}" if key else str(name), inner) for name, inner in reversed(list(value.items())[:2000]))
+            stack.extend(
+                (f"{key}.{name}" if key else str(name), inner) for name, inner in reversed(list(value.items())[:2000])
+            )
         elif isinstance(value, list):
             stack.extend((key, inner) for inner in reversed(value[:200]) if isinstance(inner, dict))
         elif value is not None and key:
@@ -109,8 +125,13 @@ def _source(path: str, text: str, *words: str) -> Source:
 def _segments(data: Any) -> list[tuple[str, list[dict[str, Any]]]]:
     """(label, segments) of an allocator snapshot that was saved as JSON."""
     groups = list(data.items())[:50] if isinstance(data, dict) else [("", data)]
-    return [(str(label), rows) for label, rows in groups
-            if isinstance(rows, list) and rows and all(isinstance(row, dict) and {"total_size", "allocated_size"} <= row.keys() for row in rows)]  # fmt: skip
+    return [
+        (str(label), rows)
+        for label, rows in groups
+        if isinstance(rows, list)
+        and rows
+        and all(isinstance(row, dict) and {"total_size", "allocated_size"} <= row.keys() for row in rows)
+    ]
 
 
 def _snapshot(path: str, label: str, segments: list[dict[str, Any]]) -> Snapshot:
@@ -122,5 +143,12 @@ def _snapshot(path: str, label: str, segments: list[dict[str, Any]]) -> Snapshot
         reserved, allocated = reserved + total, allocated + used
         largest = max([largest, *free])
         split_free += total - used if used else 0
-    return Snapshot(source=Source(path), reserved_bytes=reserved, allocated_bytes=allocated, label=label, segments=len(segments),
-                    largest_free_block_bytes=largest, free_in_split_segments_bytes=split_free)  # fmt: skip
+    return Snapshot(
+        source=Source(path),
+        reserved_bytes=reserved,
+        allocated_bytes=allocated,
+        label=label,
+        segments=len(segments),
+        largest_free_block_bytes=largest,
+        free_in_split_segments_bytes=split_free,
+    )

@@ -1,8 +1,8 @@
 """Memory series from tables: CSV, TSV, JSON lines, and a Trainer's ``trainer_state.json``.
 
-A column of memory is one whose name speaks of memory and tells its unit by a suffix (``_bytes``, ``_mib``, ``_gb`` ...) or by the
-size of its values. Columns of step, micro-step, rank and length are known by name. Rows are read in a stream and thinned
-evenly once there are more than a plot can show.
+A column of memory is one whose name speaks of memory and tells its unit by a suffix (``_bytes``, ``_mib``, ``_gb`` ...)
+or by the size of its values. Columns of step, micro-step, rank and length are known by name. Rows are read in a stream
+and thinned evenly once there are more than a plot can show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ MAX_ROWS = 20_000
 _STEP = re.compile(r"^(?:global_?step|step|iter(?:ation)?|it|train/global_step|_step|trainer/global_step|batch)$", re.I)
 _MICRO = re.compile(r"^(?:micro_?-?(?:batch|step)(?:_?(?:idx|index))?|accum_?step|microbatch)$", re.I)
 _RANK = re.compile(r"^(?:global_)?rank$", re.I)
-_LENGTH = re.compile(r"^(?:seq(?:uence)?_?len(?:gth)?|max_(?:seq_?)?len(?:gth)?|length|tokens_per_sample|padded_length|longest)$", re.I)
+_LENGTH = re.compile(
+    r"^(?:seq(?:uence)?_?len(?:gth)?|max_(?:seq_?)?len(?:gth)?|length|tokens_per_sample|padded_length|longest)$", re.I
+)
 _BATCH = re.compile(r"^(?:micro_batch_size|batch_size|num_seqs|n_seqs)$", re.I)
 _MEMORY = re.compile(r"mem|alloc|reserved|vram|cuda", re.I)
 _NOT_MEMORY = re.compile(r"retries|ooms?$|percent|pct|util|count|num_|time|fraction|_ms$", re.I)
@@ -38,11 +40,15 @@ def parse_csv(path: str, lines: Iterable[str]) -> tuple[list[Fact], list[str]]:
     """Points of a CSV or TSV with a header row."""
     stream = iter(lines)
     header = next(stream, "")
-    delimiter = "\t" if header.count("\t") > header.count(",") else ";" if header.count(";") > header.count(",") else ","
+    delimiter = (
+        "\t" if header.count("\t") > header.count(",") else ";" if header.count(";") > header.count(",") else ","
+    )
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
         reader = csv.reader(stream, delimiter=delimiter)
-        rows = ((number, delimiter.join(row), dict(zip(names, row, strict=False))) for number, row in enumerate(reader, 2))
+        rows = (
+            (number, delimiter.join(row), dict(zip(names, row, strict=False))) for number, row in enumerate(reader, 2)
+        )
         return _points(path, rows)
     except csv.Error as error:
         return [], [f"not readable as a table ({error})"]
@@ -92,10 +98,19 @@ def _points(path: str, rows: Iterable[tuple[int | None, str, dict[str, Any]]]) -
             continue
         for name, metric, unit in columns:
             if (value := _float(row.get(name))) is not None:
-                points.append(MemoryPoint(
-                    source=Source(path, number, line or f"{name} = {row.get(name)}"), rank=rank, metric=metric, value_bytes=round(value * unit),
-                    step=step, micro_step=micro, series=name, relative="minus" in name or "delta" in name or "growth" in name, seq_len=length,
-                ))  # fmt: skip
+                points.append(
+                    MemoryPoint(
+                        source=Source(path, number, line or f"{name} = {row.get(name)}"),
+                        rank=rank,
+                        metric=metric,
+                        value_bytes=round(value * unit),
+                        step=step,
+                        micro_step=micro,
+                        series=name,
+                        relative="minus" in name or "delta" in name or "growth" in name,
+                        seq_len=length,
+                    )
+                )
         if len(points) > MAX_ROWS * len(columns):
             points, every = points[:: 2 * len(columns)], every * 2
     if not points and seen:
@@ -110,7 +125,7 @@ def _column(name: str, value: Any) -> tuple[str, str, int] | None:
     unit = next((size for pattern, size in _UNITS if pattern.search(name)), None)
     if unit is None:
         number = abs(_float(value) or 0)
-        unit = 1 if number >= 1e7 or number == 0 and isinstance(value, int) else MIB if number >= 300 else GIB
+        unit = 1 if number >= 1e7 or (number == 0 and isinstance(value, int)) else MIB if number >= 300 else GIB
     low = name.lower()
     peak = "max" in low or "peak" in low
     if _HOST.search(low) and not re.search(r"gpu|cuda|vram", low):

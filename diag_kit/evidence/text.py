@@ -82,7 +82,8 @@ class Window:
     def joined(self, index: int, *, lines: int = 6, stop: re.Pattern[str] | None = None) -> str:
         """The line at ``index`` and what follows it, as one string: undoes wrapping.
 
-        Lines of one full width were cut in mid-word by a terminal and are put together as they stand; others by a space.
+        Lines of one full width were cut in mid-word by a terminal and are put together as they stand; others by a
+        space.
         """
         taken = [self.lines[index].text]
         width = self.lines[index].width
@@ -149,9 +150,8 @@ def clean(raw: str, number: int, *, rank: int | None = None, labelled: bool = Fa
     if text[:1] in "│┃" or text.lstrip()[:1] in ("│", "┃"):
         box = _BOX.match(text)
         text = box[1].rstrip()[1:] if box and box[1].startswith(" ") else (box[1].rstrip() if box else text)
-    if stated_rank is None and "ank" in text or "[RANK:" in text:
-        if inside := _RANK_INSIDE.search(text, 0, 400):
-            stated_rank = int(inside[1] or inside[2])
+    if stated_rank is None and ("ank" in text or "RANK" in text) and (inside := _RANK_INSIDE.search(text, 0, 400)):
+        stated_rank = int(inside[1] or inside[2])
     if pid is None and "[PID:" in text and (found_pid := _PID_INSIDE.search(text)):
         pid = int(found_pid[1])
     return Line(number, text, stated_rank if stated_rank is not None else rank, local_rank, pid, host, time, width)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import textwrap
+from typing import TYPE_CHECKING
 
 from ..checklist import heading
 from ..findings import Diagnosis, Finding
+from ..units import format_bytes
 from .words import FAMILIES, arithmetic, clean, continued, coverage_text, is_command, place_text
+
+if TYPE_CHECKING:  # a diagnosis must not pay for loading the memory model
+    from ..memory.formulas import Estimate
 
 LABEL = 10
 SHOWN = 3
@@ -26,7 +31,8 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     page.field("sizes", arithmetic(diagnosis))
     page.field("growth", diagnosis.growth)
     if diagnosis.collateral:
-        page.field("others", f"{_waited(len({one.rank for one in diagnosis.collateral}))}: {diagnosis.collateral[0].what}")
+        ranks = {one.rank for one in diagnosis.collateral}
+        page.field("others", f"{_waited(len(ranks))}: {diagnosis.collateral[0].what}")
     standing = [finding for finding in diagnosis.findings if finding.verdict != "ruled-out"]
     for number, finding in enumerate(standing[:SHOWN]):
         page.finding(finding, whole=number == 0)
@@ -39,6 +45,25 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     page.command("restart", diagnosis.restart or "")
     page.field("read", "; ".join([coverage_text(diagnosis.coverage), *(diagnosis.coverage.get("notes") or ())[:1]]))
     return "\n".join(page.lines).strip("\n") + "\n"
+
+
+def render_estimate(estimate: Estimate) -> str:
+    """The memory of one optimizer step in about a dozen lines: the peak, what it is made of, whether it fits."""
+    fits = {True: "fits", False: "does not fit", None: "no capacity was given"}[estimate.fits]
+    low, high = estimate.band_bytes
+    lines = [
+        f"peak      {format_bytes(estimate.peak_allocated_bytes)} allocated, in phase {estimate.peak_phase}; {fits}",
+        f"device    about {format_bytes(estimate.device_bytes)}, between {format_bytes(low)} and {format_bytes(high)}",
+        f"steady    {format_bytes(estimate.steady_state_bytes)} between steps",
+    ]
+    if estimate.headroom_bytes is not None:
+        lines.append(f"headroom  {format_bytes(estimate.headroom_bytes)}")
+    parts = sorted(estimate.components_at_peak.items(), key=lambda part: -part[1])
+    lines += [f"  {name.replace('_', ' '):18} {format_bytes(size):>12}" for name, size in parts if size]
+    lines += [f"assumed   {said}" for said in estimate.assumptions[:3]]
+    if len(estimate.assumptions) > 3:
+        lines.append(f"          and {len(estimate.assumptions) - 3} assumptions of single terms (--json lists them)")
+    return "\n".join(lines)
 
 
 def _waited(count: int) -> str:

@@ -8,7 +8,10 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         "unallocated.",
         ["torch.oom"],
     ),
-    "cuda_errors": ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ["cublas.alloc-failed"]),
+    "cuda_errors": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        ["cublas.alloc-failed"],
+    ),
     "cuda_malloc_async": (
         "RuntimeError: Allocation on device 1 would exceed allowed memory. (out of memory)\nCurrently allocated     : 20.10 GiB\n"
         "Requested               : 64.00 MiB\nDevice limit            : 23.50 GiB\nFree (according to CUDA): 12.50 MiB\n"
@@ -46,6 +49,9 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         "ResourceExhaustedError: OOM when allocating tensor with shape[8,16,1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
         ["tf.oom"],
     ),
-    "memory_lines": ("step: 20  loss:  6.11  grad_norm:  1.2  memory: 44.12GiB(46.40%)  tps: 5,120", ["MemoryPoint", "Progress"]),
+    "memory_lines": (
+        "step: 20  loss:  6.11  grad_norm:  1.2  memory: 44.12GiB(46.40%)  tps: 5,120",
+        ["MemoryPoint", "Progress"],
+    ),
     "settings_lines": ("  Instantaneous batch size per device = 16", ["Setting"]),
 }

@@ -13,23 +13,40 @@ def values(text, *before):
 
 
 def message(tried, total, allocated, free, reserved):
-    return (f"RuntimeError: CUDA out of memory. Tried to allocate {tried} (GPU 0; {total} total capacity; {allocated} already allocated; {free} free; "
-            f"{reserved} reserved in total by PyTorch)")  # fmt: skip
+    return (
+        f"RuntimeError: CUDA out of memory. Tried to allocate {tried} (GPU 0; {total} total capacity; {allocated} already allocated; {free} free; "
+        f"{reserved} reserved in total by PyTorch)"
+    )
 
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
         # the cache and the free memory together would have served the request
-        (("4.00 GiB", "24.00 GiB", "8.00 GiB", "3.50 GiB", "19.50 GiB"), {"request_fits_free": False, "request_fits_free_and_cached": True, "cached_bytes": int(11.5 * GIB)}),
+        (
+            ("4.00 GiB", "24.00 GiB", "8.00 GiB", "3.50 GiB", "19.50 GiB"),
+            {"request_fits_free": False, "request_fits_free_and_cached": True, "cached_bytes": int(11.5 * GIB)},
+        ),
         # nothing that PyTorch holds back would have served it
-        (("4.00 GiB", "24.00 GiB", "21.00 GiB", "1.00 GiB", "22.00 GiB"), {"request_fits_free_and_cached": False, "device_full_of_this_process": True}),
+        (
+            ("4.00 GiB", "24.00 GiB", "21.00 GiB", "1.00 GiB", "22.00 GiB"),
+            {"request_fits_free_and_cached": False, "device_full_of_this_process": True},
+        ),
         # a third of the card belongs to nobody in the message
-        (("64.00 MiB", "24.00 GiB", "14.00 GiB", "0 bytes", "15.00 GiB"), {"unaccounted_bytes": 9 * GIB, "device_full_of_this_process": False}),
+        (
+            ("64.00 MiB", "24.00 GiB", "14.00 GiB", "0 bytes", "15.00 GiB"),
+            {"unaccounted_bytes": 9 * GIB, "device_full_of_this_process": False},
+        ),
         # one request larger than the card
-        (("305.00 GiB", "16.00 GiB", "2.00 GiB", "12.00 GiB", "2.00 GiB"), {"request_exceeds_capacity": True, "request_impossible": False}),
+        (
+            ("305.00 GiB", "16.00 GiB", "2.00 GiB", "12.00 GiB", "2.00 GiB"),
+            {"request_exceeds_capacity": True, "request_impossible": False},
+        ),
         # more allocated than there is: shared memory of the system, where shares mean nothing
-        (("1.00 GiB", "8.00 GiB", "12.00 GiB", "0 bytes", "12.50 GiB"), {"allocated_exceeds_capacity": True, "unaccounted_bytes": None}),
+        (
+            ("1.00 GiB", "8.00 GiB", "12.00 GiB", "0 bytes", "12.50 GiB"),
+            {"allocated_exceeds_capacity": True, "unaccounted_bytes": None},
+        ),
     ],
 )
 def test_arithmetic_of_a_message(sizes, expected):
@@ -38,32 +55,49 @@ def test_arithmetic_of_a_message(sizes, expected):
     assert {name: got.get(name) for name in expected} == expected
 
 
-NEW = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 80.00 GiB of which 100.00 MiB is free. {others}"
-       "{own}Of the allocated memory 10.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.")  # fmt: skip
+NEW = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 80.00 GiB of which 100.00 MiB is free. {others}"
+    "{own}Of the allocated memory 10.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
 
 
 def test_other_processes_are_those_that_the_message_tells_apart():
     """With a clause of its own, every listed process is another one."""
-    got = values(NEW.format(others="Process 7 has 66.00 GiB memory in use. ", own="Including non-PyTorch memory, this process has 13.00 GiB memory in use. "))
+    got = values(
+        NEW.format(
+            others="Process 7 has 66.00 GiB memory in use. ",
+            own="Including non-PyTorch memory, this process has 13.00 GiB memory in use. ",
+        )
+    )
     assert got["other_process_bytes"] == 66 * GIB and got["non_torch_bytes"] == 2 * GIB
 
 
 def test_a_process_that_holds_what_this_one_holds_is_this_one():
     """In a container the message can't name its own process: the one of the same size is not a stranger."""
-    got = values(NEW.format(others="Process 7 has 11.50 GiB memory in use. Process 8 has 67.00 GiB memory in use. ", own=""))
+    got = values(
+        NEW.format(others="Process 7 has 11.50 GiB memory in use. Process 8 has 67.00 GiB memory in use. ", own="")
+    )
     assert (got["other_process_count"], got["other_process_bytes"]) == (1, 67 * GIB)
 
 
 def test_siblings_of_one_small_size_are_told():
     """Several contexts of the same small size are ranks on one GPU, as far as sizes can say."""
     others = "".join(f"Process {100 + i} has 1.{19 + i % 2} GiB memory in use. " for i in range(7))
-    assert values(NEW.format(others=others, own="Including non-PyTorch memory, this process has 11.50 GiB memory in use. "))["others_alike"] is True
+    assert (
+        values(
+            NEW.format(others=others, own="Including non-PyTorch memory, this process has 11.50 GiB memory in use. ")
+        )["others_alike"]
+        is True
+    )
 
 
 def test_unknown_stays_absent():
     """A bare message gives no arithmetic at all: absent is not zero."""
     got = values("RuntimeError: CUDA out of memory.")
-    assert not {"request_bytes", "free_bytes", "unaccounted_bytes", "request_fits_free", "single_process", "first_steps"} & got.keys()
+    assert (
+        not {"request_bytes", "free_bytes", "unaccounted_bytes", "request_fits_free", "single_process", "first_steps"}
+        & got.keys()
+    )
 
 
 def test_a_request_decodes_into_a_shape_only_where_it_fits():
@@ -79,17 +113,63 @@ def test_a_request_decodes_into_a_shape_only_where_it_fits():
 @pytest.mark.parametrize(
     ("frames", "phase", "operation"),
     [
-        ([("t.py", "train_step", "loss.backward()"), ("/x/torch/autograd/__init__.py", "backward", "run_backward(")], "backward", "backward"),
-        ([("t.py", "run", "opt.step()"), ("/x/torch/optim/adamw.py", "_init_group", "state['exp_avg'] = torch.zeros_like(p)")], "optimizer", "optimizer-state"),
-        ([("t.py", "validate", "out = model(x)"), ("/x/torch/nn/modules/module.py", "_call_impl", "return forward_call(*args)")], "eval", None),
-        ([("t.py", "main", "trainer.train()"), ("/x/transformers/trainer.py", "_save_checkpoint", "self.save_model()")], "checkpoint", None),
+        (
+            [("t.py", "train_step", "loss.backward()"), ("/x/torch/autograd/__init__.py", "backward", "run_backward(")],
+            "backward",
+            "backward",
+        ),
+        (
+            [
+                ("t.py", "run", "opt.step()"),
+                ("/x/torch/optim/adamw.py", "_init_group", "state['exp_avg'] = torch.zeros_like(p)"),
+            ],
+            "optimizer",
+            "optimizer-state",
+        ),
+        (
+            [
+                ("t.py", "validate", "out = model(x)"),
+                ("/x/torch/nn/modules/module.py", "_call_impl", "return forward_call(*args)"),
+            ],
+            "eval",
+            None,
+        ),
+        (
+            [
+                ("t.py", "main", "trainer.train()"),
+                ("/x/transformers/trainer.py", "_save_checkpoint", "self.save_model()"),
+            ],
+            "checkpoint",
+            None,
+        ),
         ([("m.py", "forward", "attn = (q @ k.transpose(-2, -1)) * self.scale")], "forward", "attention-scores"),
         ([("m.py", "forward", "x = F.scaled_dot_product_attention(q, k, v)")], "forward", "attention-fused"),
         ([("m.py", "forward", "logits = self.lm_head(h)")], "forward", "logits"),
         ([("m.py", "forward", "h = self.linear_attention_block(h)")], "forward", None),
-        ([("t.py", "main", "model.to(device)"), ("/x/torch/nn/modules/module.py", "_apply", "param_applied = fn(param)")], "load", "load-weights"),
-        ([("t.py", "main", "dist.barrier()"), ("/x/torch/distributed/distributed_c10d.py", "barrier", "work = pg.barrier()")], "comm", "collective"),
-        ([("t.py", "main", "for batch in loader:"), ("/x/torch/utils/data/dataloader.py", "_try_get_data", "data = self._data_queue.get()")], "data", None),
+        (
+            [
+                ("t.py", "main", "model.to(device)"),
+                ("/x/torch/nn/modules/module.py", "_apply", "param_applied = fn(param)"),
+            ],
+            "load",
+            "load-weights",
+        ),
+        (
+            [
+                ("t.py", "main", "dist.barrier()"),
+                ("/x/torch/distributed/distributed_c10d.py", "barrier", "work = pg.barrier()"),
+            ],
+            "comm",
+            "collective",
+        ),
+        (
+            [
+                ("t.py", "main", "for batch in loader:"),
+                ("/x/torch/utils/data/dataloader.py", "_try_get_data", "data = self._data_queue.get()"),
+            ],
+            "data",
+            None,
+        ),
         ([("t.py", "main", "retain_graph = True")], "unknown", None),
     ],
 )

@@ -20,9 +20,19 @@ def folder(tmp_path, files):
 
 def test_the_rank_with_an_error_of_its_own_comes_before_those_that_waited(tmp_path):
     """One rank ran out, the others timed out: the first is the origin, the rest are victims."""
-    files = {f"rank{r}.log": TIMEOUT.replace("rank5", f"rank{r}").replace("Rank 5", f"Rank {r}") for r in range(8)} | {"rank3.log": OOM}
+    files = {f"rank{r}.log": TIMEOUT.replace("rank5", f"rank{r}").replace("Rank 5", f"Rank {r}") for r in range(8)} | {
+        "rank3.log": OOM
+    }
     found = folder(tmp_path, files)
-    assert (found.family, found.rank) == ("gpu-oom", 3) and {event.rank for event in found.victims} == {0, 1, 2, 4, 5, 6, 7}
+    assert (found.family, found.rank) == ("gpu-oom", 3) and {event.rank for event in found.victims} == {
+        0,
+        1,
+        2,
+        4,
+        5,
+        6,
+        7,
+    }
 
 
 def test_ranks_that_fail_alike_have_no_first(tmp_path):
@@ -39,8 +49,10 @@ def test_waiting_ranks_alone_are_undetermined():
 
 def test_a_reraise_after_the_message_does_not_replace_it():
     """The first memory event of a chain counts, though a wrapper raised something else last."""
-    found = origin(OOM + "\n\nThe above exception was the direct cause of the following exception:\n\n"
-                   'Traceback (most recent call last):\n  File "w.py", line 3, in wrap\n    raise ValueError("pick smaller targets")\nValueError: pick smaller targets\n')  # fmt: skip
+    found = origin(
+        OOM + "\n\nThe above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "w.py", line 3, in wrap\n    raise ValueError("pick smaller targets")\nValueError: pick smaller targets\n'
+    )
     assert found.event.kind == "torch.oom"
 
 
@@ -53,7 +65,10 @@ def test_an_out_of_memory_that_training_outlived_is_no_failure():
 
 def test_an_impossible_size_is_no_need_for_memory():
     """A request of exbibytes is a corrupted number."""
-    assert origin("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.").family == "not-memory"
+    assert (
+        origin("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.").family
+        == "not-memory"
+    )
 
 
 def test_an_exit_code_yields_to_what_explains_it():

@@ -79,7 +79,14 @@ def oom(text: str) -> Event:
 GRAMMARS = [
     (  # 1.0-1.3: "cached" is reserved but not allocated
         "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 1; 10.91 GiB total capacity; 9.80 GiB already allocated; 3.06 MiB free; 311.20 MiB cached)",
-        {"tried": "12.50 MiB", "total": "10.91 GiB", "allocated": "9.80 GiB", "free": "3.06 MiB", "reserved_unallocated": "311.20 MiB", "reserved": None},
+        {
+            "tried": "12.50 MiB",
+            "total": "10.91 GiB",
+            "allocated": "9.80 GiB",
+            "free": "3.06 MiB",
+            "reserved_unallocated": "311.20 MiB",
+            "reserved": None,
+        },
     ),
     (  # 1.4-2.0
         "RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 0; 15.90 GiB total capacity; 13.77 GiB already allocated; 0 bytes free; 14.99 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
@@ -91,7 +98,14 @@ GRAMMARS = [
     ),
     (  # 2.1, with its misspelling
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB. GPU 3 has a total capacty of 39.39 GiB of which 40.19 MiB is free. Process 91 has 39.34 GiB memory in use. Of the allocated memory 38.11 GiB is allocated by PyTorch, and 561.52 MiB is reserved by PyTorch but unallocated.",
-        {"tried": "96.00 MiB", "total": "39.39 GiB", "free": "40.19 MiB", "allocated": "38.11 GiB", "reserved_unallocated": "561.52 MiB", "process_in_use": None},
+        {
+            "tried": "96.00 MiB",
+            "total": "39.39 GiB",
+            "free": "40.19 MiB",
+            "allocated": "38.11 GiB",
+            "reserved_unallocated": "561.52 MiB",
+            "process_in_use": None,
+        },
     ),
     (  # the sizes that Windows can't tell are no sizes
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes is free. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use. Of the allocated memory 7.11 GiB is allocated by PyTorch, and 64.00 MiB is reserved by PyTorch but unallocated.",
@@ -112,7 +126,11 @@ def test_figures_of_each_generation(text, expected):
 def test_message_wrapped_between_words_beside_progress_bars():
     """A message that a reporter wrapped, among colours and progress bars, gives the figures of the unwrapped one."""
     flat = GRAMMARS[1][0]
-    wrapped = "\x1b[31m 3%|▎ | 12/400 [00:09<05:00]\r" + "\r\n".join(textwrap.wrap(flat, 78)) + "\n  3%|▎ | 12/400 [00:09<05:00, 1.2s/it]"
+    wrapped = (
+        "\x1b[31m 3%|▎ | 12/400 [00:09<05:00]\r"
+        + "\r\n".join(textwrap.wrap(flat, 78))
+        + "\n  3%|▎ | 12/400 [00:09<05:00, 1.2s/it]"
+    )
     assert oom(wrapped).figures == oom(flat).figures
 
 
@@ -131,7 +149,9 @@ def test_a_nul_byte_for_the_device_keeps_the_rest():
 
 def test_neighbours_are_listed_in_order():
     """Other processes are facts of their own, in the message's order."""
-    text = SAMPLES["torch_oom"][0].replace("Process 771 has 512.00 MiB", "Process 5 has 2.00 GiB memory in use. Process 771 has 512.00 MiB")
+    text = SAMPLES["torch_oom"][0].replace(
+        "Process 771 has 512.00 MiB", "Process 5 has 2.00 GiB memory in use. Process 771 has 512.00 MiB"
+    )
     assert oom(text).figures["other_process_in_use_bytes"] == [2 << 30, 512 << 20]
 
 
@@ -141,7 +161,10 @@ def test_two_ranks_interleaved_give_two_tracebacks():
 
     one = SAMPLES["traceback"][0].splitlines()
     text = "\n".join(f"[rank{rank}]: {line}" for line in one for rank in (0, 4))
-    assert [(t.rank, len(t.frames), t.exception) for t in traceback.parse(window(text))] == [(0, 2, "RuntimeError"), (4, 2, "RuntimeError")]
+    assert [(t.rank, len(t.frames), t.exception) for t in traceback.parse(window(text))] == [
+        (0, 2, "RuntimeError"),
+        (4, 2, "RuntimeError"),
+    ]
 
 
 def test_a_debugger_that_lists_the_innermost_frame_first_is_turned_round():

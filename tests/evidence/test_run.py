@@ -16,13 +16,25 @@ OOM = SAMPLES["torch_oom"][0]
 def test_a_folder_gives_facts_of_every_kind_of_file(tmp_path):
     """Logs, settings and tables of one folder are told apart; each fact names its file."""
     (tmp_path / "rank3.log").write_text(OOM)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
-                                                      "intermediate_size": 1376, "vocab_size": 32000}))  # fmt: skip
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 512,
+                "num_hidden_layers": 8,
+                "num_attention_heads": 8,
+                "intermediate_size": 1376,
+                "vocab_size": 32000,
+            }
+        )
+    )
     (tmp_path / "args.yaml").write_text("train:\n  micro_batch_size: 6\n  bf16: true\n")
     (tmp_path / "mem.csv").write_text("step,allocated_mib\n1,100\n2,101\n")
     run = load_run([tmp_path])
     assert [(event.kind, event.rank, event.source.path) for event in run.of(Event)] == [("torch.oom", 3, "rank3.log")]
-    settings = {name: (setting.value, setting.source.path, setting.source.line) for name, setting in run.settings.items()}
+    settings = {
+        name: (setting.value, setting.source.path, setting.source.line) for name, setting in run.settings.items()
+    }
     assert settings["micro_batch"] == (6, "args.yaml", 2) and settings["precision"] == ("amp-bf16", "args.yaml", 3)
     assert settings["model"][0]["ffn"] == 1376 and settings["model"][0]["gated_ffn"] is True
     assert [(p.step, p.value_bytes, p.source.line) for p in run.points] == [(1, 100 << 20, 2), (2, 101 << 20, 3)]
@@ -32,7 +44,7 @@ def test_a_folder_gives_facts_of_every_kind_of_file(tmp_path):
     ("make", "words"),
     [
         (lambda p: p / "absent.log", "no such file"),
-        (lambda p: (p / "empty.log").write_bytes(b"") and None or p / "empty.log", "is empty"),
+        (lambda p: ((p / "empty.log").write_bytes(b"") and None) or p / "empty.log", "is empty"),
         (lambda p: (p / "core").write_bytes(bytes(range(256)) * 64) and p / "core", "binary"),
         (lambda p: (p / "d").mkdir() or p / "d", "holds no files"),
         (lambda p: (p / "s.pickle").write_bytes(b"\x80\x04}.") and p / "s.pickle", "snapshot"),
@@ -66,7 +78,15 @@ def test_unreadable_and_broken_files_leave_the_rest(tmp_path):
     assert "config.json: not valid JSON (line 1" in notes and "weights.bin" in notes
 
 
-@pytest.mark.parametrize("text", ["&a [*a, *a]", "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c]", "[" * 5000, "!!python/object/apply:os.system ['echo hi']"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&a [*a, *a]",
+        "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c]",
+        "[" * 5000,
+        "!!python/object/apply:os.system ['echo hi']",
+    ],
+)
 def test_hostile_settings_neither_run_nor_hang(tmp_path, text):
     """Aliases that multiply, deep nesting and tags that would build objects give at most a note."""
     (tmp_path / "run.log").write_text(OOM)
@@ -87,9 +107,16 @@ def test_the_same_evidence_has_the_same_key_wherever_it_lies(tmp_path):
 
 def test_trainer_banner_and_command_line_become_settings():
     """What a log prints of its settings is read under canonical names, with the line."""
-    run = load_run(text="$ torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4 --max_seq_length=2048 --bf16 True\n"
-                        "  Gradient Accumulation steps = 16\n")  # fmt: skip
+    run = load_run(
+        text="$ torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4 --max_seq_length=2048 --bf16 True\n"
+        "  Gradient Accumulation steps = 16\n"
+    )
     assert {name: setting.value for name, setting in run.settings.items()} == {
-        "world_size": 8, "micro_batch": 4, "seq_len": 2048, "precision": "amp-bf16", "grad_accum": 16}  # fmt: skip
+        "world_size": 8,
+        "micro_batch": 4,
+        "seq_len": 2048,
+        "precision": "amp-bf16",
+        "grad_accum": 16,
+    }
     assert run.settings["grad_accum"].source.line == 2
     assert run.launches[0].command.startswith("torchrun")

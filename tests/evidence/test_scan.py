@@ -25,7 +25,9 @@ def test_a_hit_across_chunks_is_found_once(monkeypatch):
 
 def test_line_numbers_survive_any_size(tmp_path):
     """In a log larger than the window the failing line keeps its true number, and a small log gives the same event."""
-    filler = "".join(f"[{i:06}] nothing of note happens on this line of the log, it only makes it long\n" for i in range(40_000))
+    filler = "".join(
+        f"[{i:06}] nothing of note happens on this line of the log, it only makes it long\n" for i in range(40_000)
+    )
     log = tmp_path / "big.log"
     log.write_text(filler + OOM + "\n" + filler)
     assert log.stat().st_size > 2 * run_module.SMALL

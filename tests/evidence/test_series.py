@@ -12,12 +12,23 @@ def points(values, *, metric="allocated", micro=False, window=None):
     made = []
     for i, value in enumerate(values):
         step, micro_step = (i // window, i % window) if window else (None, i) if micro else (i, None)
-        made.append(MemoryPoint(source=Source("m.csv", i + 2), metric=metric, value_bytes=int(value * MIB), step=step, micro_step=micro_step, series="m"))
+        made.append(
+            MemoryPoint(
+                source=Source("m.csv", i + 2),
+                metric=metric,
+                value_bytes=int(value * MIB),
+                step=step,
+                micro_step=micro_step,
+                series="m",
+            )
+        )
     return made
 
 
 def test_slope_inside_windows_that_resets_is_per_micro_step():
-    """A line inside each accumulation window is growth per micro-step, with its slope in bytes, though windows fall back."""
+    """A line inside each accumulation window is growth per micro-step, with its slope in bytes, though windows fall
+    back.
+    """
     growth = judge(points([1000 + 120 * (i % 8) for i in range(24)], window=8))
     assert (growth.kind, growth.slope_bytes) == ("per-micro-step", 120 * MIB)
     assert "falls back" in growth.text
@@ -62,11 +73,21 @@ def test_no_series_gives_nothing():
 
 def test_length_exponent_tells_quadratic_from_linear():
     """What a peak adds above its floor, against length: about 2 for a score matrix, about 1 for activations."""
+
     def runs(power):
         made = []
         for length in (1024, 2048, 4096, 8192):
             for metric, value in (("allocated", 900), ("peak_allocated", 900 + 50 * (length / 1024) ** power)):
-                made.append(MemoryPoint(source=Source("l"), metric=metric, value_bytes=int(value * MIB), step=1, seq_len=length, series="megatron"))
+                made.append(
+                    MemoryPoint(
+                        source=Source("l"),
+                        metric=metric,
+                        value_bytes=int(value * MIB),
+                        step=1,
+                        seq_len=length,
+                        series="megatron",
+                    )
+                )
         return made
 
     assert math.isclose(length_exponent(runs(2))[0], 2, abs_tol=0.02)

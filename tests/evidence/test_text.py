@@ -8,9 +8,14 @@ from diag_kit.evidence.text import decode, lines_of, rank_of_path
 @pytest.mark.parametrize(
     ("raw", "text", "rank", "local"),
     [
-        ("[rank3]:   File \"a.py\", line 1, in f", '  File "a.py", line 1, in f', 3, None),
+        ('[rank3]:   File "a.py", line 1, in f', '  File "a.py", line 1, in f', 3, None),
         ("[default0]:[rank12]: boom", "boom", 12, 0),
-        ("vllm-1  | ERROR 11-18 18:07:28 engine.py:366]   File \"w.py\", line 2, in g", '  File "w.py", line 2, in g', None, None),
+        (
+            'vllm-1  | ERROR 11-18 18:07:28 engine.py:366]   File "w.py", line 2, in g',
+            '  File "w.py", line 2, in g',
+            None,
+            None,
+        ),
         ("(Worker[rank=7] pid=44, ip=10.0.0.9) RuntimeError: x", "RuntimeError: x", 7, None),
         ("2026-03-01T02:03:04.123456789Z stderr F ValueError: y", "ValueError: y", None, None),
         ("\x1b[31mRuntimeError\x1b[0m: z", "RuntimeError: z", None, None),
@@ -40,7 +45,12 @@ def test_srun_labels_are_ranks_only_if_every_line_has_one():
 
 @pytest.mark.parametrize(
     ("data", "text"),
-    [(b"\xef\xbb\xbfabc", "abc"), ("héllo".encode("utf-16"), "héllo"), ("wide".encode("utf-16-le"), "wide"), (b"a\xff\xfeb", "a\ufffd\ufffdb")],
+    [
+        (b"\xef\xbb\xbfabc", "abc"),
+        ("héllo".encode("utf-16"), "héllo"),
+        ("wide".encode("utf-16-le"), "wide"),
+        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
+    ],
 )
 def test_any_encoding_gives_text(data, text):
     """Byte-order marks, UTF-16 without one, and broken bytes lose nothing that can be kept."""
@@ -49,5 +59,12 @@ def test_any_encoding_gives_text(data, text):
 
 def test_ranks_in_file_names():
     """A rank is read from a name only where the name says rank, or torchrun's folders do."""
-    names = {"rank3.log": 3, "logs/worker_rank-11.txt": 11, "run/attempt_0/5/stderr.log": 5, "step_100.log": None, "gpu2.log": None, "frank9.log": None}
+    names = {
+        "rank3.log": 3,
+        "logs/worker_rank-11.txt": 11,
+        "run/attempt_0/5/stderr.log": 5,
+        "step_100.log": None,
+        "gpu2.log": None,
+        "frank9.log": None,
+    }
     assert {name: rank_of_path(name) for name in names} == names

@@ -1,8 +1,8 @@
 """Log formats, one file each, found by looking into this folder.
 
 A parser module offers ``LITERALS`` (strings of which every match contains at least one; a scan looks for them),
-``parse(window) -> Iterator[Fact]``, and optionally ``SERIES``, the literals of lines that stand alone and may be millions: they
-are thinned over a large file, while ``LITERALS`` are looked for near events only.
+``parse(window) -> Iterator[Fact]``, and optionally ``SERIES``, the literals of lines that stand alone and may be
+millions: they are thinned over a large file, while ``LITERALS`` are looked for near events only.
 """
 
 from __future__ import annotations

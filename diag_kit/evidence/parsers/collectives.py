@@ -21,10 +21,18 @@ from ..facts import Event
 from ..text import Window
 
 LITERALS = (
-    "collective operation timeout", "Timeout at NCCL work", "Failed to CUDA calloc", "Cuda failure", "ncclRemoteError",
-    "onnection closed by", "onnection reset by peer", "communicator was aborted", "ncclSystemError", "last enqueued NCCL work",
+    "collective operation timeout",
+    "Timeout at NCCL work",
+    "Failed to CUDA calloc",
+    "Cuda failure",
+    "ncclRemoteError",
+    "onnection closed by",
+    "onnection reset by peer",
+    "communicator was aborted",
+    "ncclSystemError",
+    "last enqueued NCCL work",
     "remote process exited",
-)  # fmt: skip
+)
 
 _WORK = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
 _MEMBER = re.compile(r":(\d+):\d+ \[\d+\] NCCL INFO comm \S+ rank (\d+) nranks")
@@ -32,16 +40,28 @@ _PROCESS = re.compile(r"^([\w.-]+):(\d+):\d+ \[\d+\]")
 _RAN = re.compile(r"ran for (?:more than )?(\d+) milliseconds")
 _KINDS = (
     ("nccl.oom", "gpu-oom", "originator", re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d+ )?'out of memory'")),
-    ("nccl.timeout", "undetermined", "victim",
-     re.compile(r"Watchdog caught collective operation timeout|Timeout at NCCL work|last enqueued NCCL work")),
-    ("nccl.remote-error", "undetermined", "victim",
-     re.compile(r"ncclRemoteError|[Cc]onnection (?:closed|reset) by|communicator was aborted|remote process exited")),
-)  # fmt: skip
+    (
+        "nccl.timeout",
+        "undetermined",
+        "victim",
+        re.compile(r"Watchdog caught collective operation timeout|Timeout at NCCL work|last enqueued NCCL work"),
+    ),
+    (
+        "nccl.remote-error",
+        "undetermined",
+        "victim",
+        re.compile(r"ncclRemoteError|[Cc]onnection (?:closed|reset) by|communicator was aborted|remote process exited"),
+    ),
+)
 
 
 def parse(window: Window) -> Iterator[Event]:
     """Events ``nccl.oom``, ``nccl.timeout``, ``nccl.remote-error``; NCCL's own lines name the rank of each process."""
-    rank_of = {found[1]: int(found[2]) for line in window.lines if "nranks" in line.text and (found := _MEMBER.search(line.text))}
+    rank_of = {
+        found[1]: int(found[2])
+        for line in window.lines
+        if "nranks" in line.text and (found := _MEMBER.search(line.text))
+    }
     for index, line in enumerate(window.lines):
         if not any(literal in line.text for literal in LITERALS):
             continue
@@ -50,13 +70,26 @@ def parse(window: Window) -> Iterator[Event]:
                 continue
             figures: dict[str, Any] = {}
             if work := _WORK.search(line.text):
-                figures = {"sequence": int(work[1]), "collective": work[2], "elements": int(work[3]) if work[3] else None}
+                figures = {
+                    "sequence": int(work[1]),
+                    "collective": work[2],
+                    "elements": int(work[3]) if work[3] else None,
+                }
             if ran := _RAN.search(line.text):
                 figures["waited_seconds"] = int(ran[1]) / 1000
             process = _PROCESS.match(line.text)
             rank = rank_of.get(process[2], line.rank) if process else line.rank
             yield Event(
-                source=window.source(index), rank=rank, kind=kind, family=family, role=role, figures=figures,
-                message=line.text.strip()[:500], host=process[1] if process else line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
-            )  # fmt: skip
+                source=window.source(index),
+                rank=rank,
+                kind=kind,
+                family=family,
+                role=role,
+                figures=figures,
+                message=line.text.strip()[:500],
+                host=process[1] if process else line.host,
+                pid=line.pid,
+                local_rank=line.local_rank,
+                time=line.time,
+            )
             break

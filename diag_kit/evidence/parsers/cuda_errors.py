@@ -6,7 +6,8 @@
 * cuBLAS and cuDNN: ``CUBLAS_STATUS_ALLOC_FAILED``, ``CUDNN_STATUS_NOT_INITIALIZED``, ``CUDNN_STATUS_ALLOC_FAILED``,
   ``Unable to find a valid cuDNN algorithm to run convolution``: often a full card, but also a broken or mismatched
   installation, so these events never decide alone.
-* thrust and cub: ``MemoryError: std::bad_alloc: cudaErrorMemoryAllocation: out of memory``: the GPU, in spite of the name.
+* thrust and cub: ``MemoryError: std::bad_alloc: cudaErrorMemoryAllocation: out of memory``: the GPU, in spite of the
+  name.
 
 None of them states a size. An empty result means that none of these was printed.
 """
@@ -51,7 +52,14 @@ def parse(window: Window) -> Iterator[Event]:
         for kind, pattern in _KINDS:
             if pattern.search(line.text):
                 yield Event(
-                    source=window.source(index), rank=line.rank, kind=kind, family="gpu-oom", message=line.text.strip()[:500],
-                    host=line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
-                )  # fmt: skip
+                    source=window.source(index),
+                    rank=line.rank,
+                    kind=kind,
+                    family="gpu-oom",
+                    message=line.text.strip()[:500],
+                    host=line.host,
+                    pid=line.pid,
+                    local_rank=line.local_rank,
+                    time=line.time,
+                )
                 break

@@ -1,6 +1,7 @@
 """The out-of-memory message of the ``cudaMallocAsync`` backend, six lines that never say "CUDA out of memory".
 
-Who writes it: ``c10/cuda/CUDAMallocAsyncAllocator.cpp``, chosen by ``PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync``::
+Who writes it: ``c10/cuda/CUDAMallocAsyncAllocator.cpp``, chosen by
+``PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync``::
 
     RuntimeError: Allocation on device 0 would exceed allowed memory. (out of memory)
     Currently allocated     : 16.66 GiB
@@ -48,7 +49,15 @@ def parse(window: Window) -> Iterator[Event]:
             if value is not None and value < 1 << 53:
                 figures[name] = value
         yield Event(
-            source=window.source(index), rank=line.rank, kind="cuda-async.oom", family="gpu-oom", message=message[:1500],
-            figures=figures, device=int(found[1]) if found[1] else None, host=line.host, pid=line.pid,
-            local_rank=line.local_rank, time=line.time,
-        )  # fmt: skip
+            source=window.source(index),
+            rank=line.rank,
+            kind="cuda-async.oom",
+            family="gpu-oom",
+            message=message[:1500],
+            figures=figures,
+            device=int(found[1]) if found[1] else None,
+            host=line.host,
+            pid=line.pid,
+            local_rank=line.local_rank,
+            time=line.time,
+        )

@@ -13,12 +13,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..facts import Event
 from ..text import Window
 
-LITERALS = ("closing signal SIGTERM", "failed (exitcode", "Root Cause", "Killing subprocess", "CANCELLED AT", "preempt", "Preempt",
-            "PREEMPT", "time limit", "TIME LIMIT", "  rank ", "local_rank:")  # fmt: skip
+LITERALS = (
+    "closing signal SIGTERM",
+    "failed (exitcode",
+    "Root Cause",
+    "Killing subprocess",
+    "CANCELLED AT",
+    "preempt",
+    "Preempt",
+    "PREEMPT",
+    "time limit",
+    "TIME LIMIT",
+    "  rank ",
+    "local_rank:",
+)
 
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _ROOT_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
@@ -33,12 +46,21 @@ def parse(window: Window) -> Iterator[Event]:
     """Events ``launcher.sigterm``, ``launcher.failed``, ``preempted`` and ``time-limit``."""
     for index, line in enumerate(window.lines):
         text = line.text
-        common = {"source": window.source(index), "message": text.strip()[:400], "host": line.host, "time": line.time}
+        common: dict[str, Any] = {"source": window.source(index), "message": text.strip()[:400], "host": line.host, "time": line.time}
         if found := _SIGTERM.search(text):
-            yield Event(kind="launcher.sigterm", family="undetermined", role="teardown", pid=int(found[1] or found[2]), **common)
+            yield Event(
+                kind="launcher.sigterm", family="undetermined", role="teardown", pid=int(found[1] or found[2]), **common
+            )
         elif found := _FAILED.search(text):
-            yield Event(kind="launcher.failed", family="undetermined", role="context", exitcode=int(found[1]),
-                        local_rank=int(found[2]), pid=int(found[3]), **common)  # fmt: skip
+            yield Event(
+                kind="launcher.failed",
+                family="undetermined",
+                role="context",
+                exitcode=int(found[1]),
+                local_rank=int(found[2]),
+                pid=int(found[3]),
+                **common,
+            )
         elif "Root Cause" in text:
             yield from _block(window, index)
         elif _STOPPED.search(text):
@@ -58,6 +80,15 @@ def _block(window: Window, start: int) -> Iterator[Event]:
         elif found := _ROOT_HOST.match(line.text):
             host = found[1]
     if rank is not None:
-        yield Event(source=window.source(start), rank=rank, kind="launcher.root-cause", family="undetermined", role="context",
-                    message=f"root cause by the launcher: rank {rank}, exit code {code}", exitcode=code, pid=pid,
-                    local_rank=local, host=host)  # fmt: skip
+        yield Event(
+            source=window.source(start),
+            rank=rank,
+            kind="launcher.root-cause",
+            family="undetermined",
+            role="context",
+            message=f"root cause by the launcher: rank {rank}, exit code {code}",
+            exitcode=code,
+            pid=pid,
+            local_rank=local,
+            host=host,
+        )

@@ -1,16 +1,18 @@
 """Memory that frameworks print while they run, one point a line.
 
-detectron2 ``iter: 19 ... max_mem: 24911M`` · mmcv ``Epoch [1][150/6300] ... memory: 4021`` · torchtitan ``step: 10 ... memory:
-44.12GiB(46.4%)`` (peak reserved) · Megatron ``[Rank 1] (after 4 iterations) memory (MB) | allocated: 1323.3 | max allocated: ...`` ·
-DeepSpeed ``MA 1.2 GB Max_MA 3.4 GB CA ...`` and ``MemAllocated=1.2GB, MaxMemAllocated=3.4GB`` · RETURNN ``step 95, ...
-mem_usage:cuda:3 8.8GB`` · hand-made lines: ``[micro-batch 16] allocated +2624 MiB``, ``step 12 | mem 3.4 GiB``, ``[0][2/100] gpu mem
-4433M``. Units are binary, whatever the letters. Growth "since the first" is marked relative. Empty: nothing printed memory.
+detectron2 ``iter: 19 ... max_mem: 24911M`` · mmcv ``Epoch [1][150/6300] ... memory: 4021`` · torchtitan ``step: 10 ...
+memory: 44.12GiB(46.4%)`` (peak reserved) · Megatron ``[Rank 1] (after 4 iterations) memory (MB) | allocated: 1323.3 |
+max allocated: ...`` · DeepSpeed ``MA 1.2 GB Max_MA 3.4 GB CA ...`` and ``MemAllocated=1.2GB, MaxMemAllocated=3.4GB`` ·
+RETURNN ``step 95, ... mem_usage:cuda:3 8.8GB`` · hand-made lines: ``[micro-batch 16] allocated +2624 MiB``, ``step 12 |
+mem 3.4 GiB``, ``[0][2/100] gpu mem 4433M``. Units are binary, whatever the letters. Growth "since the first" is marked
+relative. Empty: nothing printed memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ...units import MIB, parse_size
 from ..facts import MemoryPoint, Progress
@@ -31,9 +33,17 @@ _NAMED = (
     ("peak_allocated", re.compile(r"\bmemory: (\d+)(?=,|\s|$)")),
     ("peak_allocated", re.compile(r"\b(?:peak|max)[\w ]*(?:alloc|mem)\w*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
     ("reserved", re.compile(r"\breserved[\w ]*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
-    ("allocated", re.compile(r"\b(?:alloc\w*|gpu[_ ]?mem\w*|cuda[_ ]?mem\w*|mem(?:ory)?(?:[_ ]\w+)?)[ :=]{1,3}(\+?[\d.,]+ ?[KMGT]i?B?)\b", re.I)),
+    (
+        "allocated",
+        re.compile(
+            r"\b(?:alloc\w*|gpu[_ ]?mem\w*|cuda[_ ]?mem\w*|mem(?:ory)?(?:[_ ]\w+)?)[ :=]{1,3}(\+?[\d.,]+ ?[KMGT]i?B?)\b",
+            re.I,
+        ),
+    ),
 )
-_STEP = re.compile(r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,4}(\d+)(?:\s*/\s*(\d+))?", re.I)
+_STEP = re.compile(
+    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,4}(\d+)(?:\s*/\s*(\d+))?", re.I
+)
 _BRACKET = re.compile(r"\[\s*(\d+)\s*/\s*(\d+)\s*\]")
 _MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d+)", re.I)
 _BAR = re.compile(r"\d+%\|.*?\| *(\d+)/(\d+) \[")
@@ -57,10 +67,14 @@ def parse(window: Window) -> Iterator[MemoryPoint | Progress]:
 
 def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iterator[MemoryPoint | Progress]:
     text = line.text
-    common = {"source": window.source(index, around=0), "rank": line.rank, "seq_len": length}
+    common: dict[str, Any] = {"source": window.source(index, around=0), "rank": line.rank, "seq_len": length}
     if found := _MEGATRON.search(text):
-        for metric, value in zip(("allocated", "peak_allocated", "reserved", "peak_reserved"), found.groups()[1:], strict=True):
-            yield MemoryPoint(metric=metric, value_bytes=round(float(value) * MIB), step=int(found[1]), series="megatron", **common)
+        for metric, value in zip(
+            ("allocated", "peak_allocated", "reserved", "peak_reserved"), found.groups()[1:], strict=True
+        ):
+            yield MemoryPoint(
+                metric=metric, value_bytes=round(float(value) * MIB), step=int(found[1]), series="megatron", **common
+            )
         return
     if found := _DEEPSPEED.search(text):
         for metric, value in zip(("allocated", "peak_allocated", "reserved"), found.groups(), strict=True):
@@ -79,7 +93,9 @@ def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iter
         if value is None or (step is None and micro is None):
             continue
         relative = found[1].startswith("+") or " since " in text
-        yield MemoryPoint(metric=metric, value_bytes=value, step=step, micro_step=micro, series=metric, relative=relative, **common)
+        yield MemoryPoint(
+            metric=metric, value_bytes=value, step=step, micro_step=micro, series=metric, relative=relative, **common
+        )
         return
 
 

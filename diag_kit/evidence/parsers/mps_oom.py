@@ -1,8 +1,9 @@
 """Apple's MPS allocator.
 
-``RuntimeError: MPS backend out of memory (MPS allocated: 11.14 GB, other allocations: 6.65 GB, max allowed: 18.13 GB). Tried
-to allocate 375.40 MB on private pool.`` Units are binary in the older (GB) and the newer (GiB) wording. "Private pool" is
-no CUDA graph. ``Invalid buffer size: 58.00 GB`` is one request above Metal's limit. Empty: MPS did not complain.
+``RuntimeError: MPS backend out of memory (MPS allocated: 11.14 GB, other allocations: 6.65 GB, max allowed: 18.13 GB).
+Tried to allocate 375.40 MB on private pool.`` Units are binary in the older (GB) and the newer (GiB) wording. "Private
+pool" is no CUDA graph. ``Invalid buffer size: 58.00 GB`` is one request above Metal's limit. Empty: MPS did not
+complain.
 """
 
 from __future__ import annotations
@@ -30,5 +31,12 @@ def parse(window: Window) -> Iterator[Event]:
         if any(literal in line.text for literal in LITERALS):
             text = window.joined(index, lines=4)
             figures = {name: parse_size(found[1]) for name, pattern in _FIELDS if (found := pattern.search(text))}
-            yield Event(source=window.source(index), rank=line.rank, kind="mps.oom", family="gpu-oom", figures=figures,
-                        message=text[:800], device="mps")  # fmt: skip
+            yield Event(
+                source=window.source(index),
+                rank=line.rank,
+                kind="mps.oom",
+                family="gpu-oom",
+                figures=figures,
+                message=text[:800],
+                device="mps",
+            )

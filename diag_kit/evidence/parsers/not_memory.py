@@ -1,12 +1,14 @@
-"""What stops a run and is not memory, though memory words may stand near: assertions, bad hardware, NaN, other exceptions.
+"""What stops a run and is not memory, though memory words may stand near: assertions, bad hardware, NaN, other
+exceptions.
 
 * ``CUDA error: uncorrectable ECC error encountered``, Xid lines: hardware.
 * ``CUDA error: device-side assert triggered``, ``an illegal memory access was encountered``: the program.
-* ``triton...OutOfResources: out of resource: shared memory, Required: N, Hardware limit: M``: on-chip memory of a kernel.
+* ``triton...OutOfResources: out of resource: shared memory, Required: N, Hardware limit: M``: on-chip memory of a
+  kernel.
 * a run that stops itself over NaN or infinity; any other uncaught exception.
 
-Also the ends that are no failure: ``Training completed``, ``Training finished``, ``{'train_runtime': ...}``, an epoch's end.
-An empty result means that none of these was printed.
+Also the ends that are no failure: ``Training completed``, ``Training finished``, ``{'train_runtime': ...}``, an epoch's
+end. An empty result means that none of these was printed.
 """
 
 from __future__ import annotations
@@ -18,21 +20,66 @@ from ..facts import Event
 from ..text import Window
 
 LITERALS = (
-    "ECC error", "device-side assert", "Assertion `", "illegal memory access", "cudaErrorIllegalAddress", "OutOfResources", "out of resource",
-    "unspecified launch failure", "is not a number", " NaN", " nan", "Error", "Exception", "Interrupt", "train_runtime", "NVRM: Xid",
-    "raining complete", "raining finished", "inished training", "raining done", "fell off the bus", "Acc@1", "saved", "EPOCH", "poch",
-)  # fmt: skip
+    "ECC error",
+    "device-side assert",
+    "Assertion `",
+    "illegal memory access",
+    "cudaErrorIllegalAddress",
+    "OutOfResources",
+    "out of resource",
+    "unspecified launch failure",
+    "is not a number",
+    " NaN",
+    " nan",
+    "Error",
+    "Exception",
+    "Interrupt",
+    "train_runtime",
+    "NVRM: Xid",
+    "raining complete",
+    "raining finished",
+    "inished training",
+    "raining done",
+    "fell off the bus",
+    "Acc@1",
+    "saved",
+    "EPOCH",
+    "poch",
+)
 
 _KINDS = (
-    ("hardware.ecc", "originator", re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b")),
+    (
+        "hardware.ecc",
+        "originator",
+        re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b"),
+    ),
     ("triton.out-of-resources", "originator", re.compile(r"OutOfResources: |out of resource: ")),
     ("cuda.assert", "originator", re.compile(r"device-side assert triggered|\.cuh?:\d+:.* Assertion `.*` failed")),
-    ("cuda.illegal-access", "originator", re.compile(r"illegal memory access was encountered|cudaErrorIllegalAddress|unspecified launch failure")),
-    ("nan-loss", "originator",
-     re.compile(r"^(?:[\w.]*(?:Error|Exception): )(?=.*(?:\bnan\b|\bNaN\b|\binf(?:inite)?\b|not a number))|(?:loss|gradient)s? (?:is|was|became|are) (?:nan|NaN|inf|not a number)")),
-    ("epoch-end", "context", re.compile(r"EPOCH \d+ training takes|^\s*\*\s+Acc@1|(?:checkpoint|model|ckpt\S*|weights)\b.{0,40}\bsaved\b|^[Ee]poch \d+ (?:done|finished|complete)")),
-    ("finished", "context", re.compile(r"'train_runtime'|[Tt]raining (?:is )?(?:complete|completed|finished|done)\b|[Ff]inished training")),
-)  # fmt: skip
+    (
+        "cuda.illegal-access",
+        "originator",
+        re.compile(r"illegal memory access was encountered|cudaErrorIllegalAddress|unspecified launch failure"),
+    ),
+    (
+        "nan-loss",
+        "originator",
+        re.compile(
+            r"^(?:[\w.]*(?:Error|Exception): )(?=.*(?:\bnan\b|\bNaN\b|\binf(?:inite)?\b|not a number))|(?:loss|gradient)s? (?:is|was|became|are) (?:nan|NaN|inf|not a number)"
+        ),
+    ),
+    (
+        "epoch-end",
+        "context",
+        re.compile(
+            r"EPOCH \d+ training takes|^\s*\*\s+Acc@1|(?:checkpoint|model|ckpt\S*|weights)\b.{0,40}\bsaved\b|^[Ee]poch \d+ (?:done|finished|complete)"
+        ),
+    ),
+    (
+        "finished",
+        "context",
+        re.compile(r"'train_runtime'|[Tt]raining (?:is )?(?:complete|completed|finished|done)\b|[Ff]inished training"),
+    ),
+)
 _PLAIN = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt))\b(?::\s?(?P<text>.*))?$")
 _MEMORY = re.compile(
     r"out of memory|OutOfMemory|OOM|MemoryError|ResourceExhausted|RESOURCE_EXHAUSTED|would exceed allowed memory|CUBLAS_STATUS|CUDNN_STATUS"
@@ -60,6 +107,14 @@ def parse(window: Window) -> Iterator[Event]:
 def _event(window: Window, index: int, kind: str, role: str) -> Event:
     line = window.lines[index]
     return Event(
-        source=window.source(index), rank=line.rank, kind=kind, family="ok" if role == "context" else "not-memory", role=role,
-        message=line.text.strip()[:500], host=line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
-    )  # fmt: skip
+        source=window.source(index),
+        rank=line.rank,
+        kind=kind,
+        family="ok" if role == "context" else "not-memory",
+        role=role,
+        message=line.text.strip()[:500],
+        host=line.host,
+        pid=line.pid,
+        local_rank=line.local_rank,
+        time=line.time,
+    )

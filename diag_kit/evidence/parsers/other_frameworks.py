@@ -1,8 +1,10 @@
 """Out-of-memory messages of frameworks beside PyTorch, recognised with the figures that stand in one line.
 
-* JAX and XLA: ``RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes``, TPU ``Used 23.43G of 15.48G hbm``.
+* JAX and XLA: ``RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes``, TPU ``Used 23.43G of 15.48G
+  hbm``.
 * TensorFlow: ``OOM when allocating tensor with shape[32,4,4096,4096] and type float on ... by allocator GPU_0_bfc``.
-* Paddle: ``Out of memory error on GPU 0. Cannot allocate 25.002197MB memory on GPU 0, available memory is only 15.19MB``.
+* Paddle: ``Out of memory error on GPU 0. Cannot allocate 25.002197MB memory on GPU 0, available memory is only
+  15.19MB``.
 * ONNX Runtime: ``Failed to allocate memory for requested buffer of size N``.
 * vLLM: ``No available memory for the cache blocks``: a budget of zero, not an allocation.
 
@@ -20,22 +22,35 @@ from ..facts import Event
 from ..text import Window
 
 LITERALS = (
-    "RESOURCE_EXHAUSTED", "Resource exhausted", "OOM when allocating tensor", "Out of memory error on GPU",
-    "requested buffer of size", "memory for the cache blocks", "Ran out of memory in memory space",
-)  # fmt: skip
+    "RESOURCE_EXHAUSTED",
+    "Resource exhausted",
+    "OOM when allocating tensor",
+    "Out of memory error on GPU",
+    "requested buffer of size",
+    "memory for the cache blocks",
+    "Ran out of memory in memory space",
+)
 
 _DTYPE_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int32": 4, "int64": 8, "bool": 1, "uint8": 1}
 _SHAPE = re.compile(r"OOM when allocating tensor (?:with|of) shape ?\[([\d,]+)\](?: and type (\w+))?")
 _DEVICE = re.compile(r"(?:GPU[: ]|device:GPU:)(\d+)")
 _KINDS = (
     ("tf.oom", _SHAPE),
-    ("jax.oom", re.compile(r"RESOURCE_EXHAUSTED: |Resource exhausted: Out of memory|Ran out of memory in memory space")),
+    (
+        "jax.oom",
+        re.compile(r"RESOURCE_EXHAUSTED: |Resource exhausted: Out of memory|Ran out of memory in memory space"),
+    ),
     ("paddle.oom", re.compile(r"Out of memory error on GPU (\d+)")),
     ("ort.alloc", re.compile(r"Failed to allocate memory for requested buffer of size")),
     ("vllm.no-cache-blocks", re.compile(r"Error: No available memory for the cache blocks")),
 )
 _FIELDS = (
-    ("tried_to_allocate_bytes", re.compile(r"(?:trying to allocate|Cannot allocate|buffer of size|Attempting to allocate) ([\d.]+ ?(?:[KMGT]i?B?|bytes)?)")),
+    (
+        "tried_to_allocate_bytes",
+        re.compile(
+            r"(?:trying to allocate|Cannot allocate|buffer of size|Attempting to allocate) ([\d.]+ ?(?:[KMGT]i?B?|bytes)?)"
+        ),
+    ),
     ("free_bytes", re.compile(r"available memory is only ([\d.]+ ?[KMGT]i?B)")),
     ("allocated_bytes", re.compile(r"([\d.]+ ?[KMGT]i?B) memory has been allocated")),
     ("total_bytes", re.compile(r"Used [\d.]+[KMGT] of ([\d.]+[KMGT])")),
@@ -64,7 +79,14 @@ def parse(window: Window) -> Iterator[Event]:
                         size_bytes *= part
                     figures["tensor_size_bytes"] = size_bytes
             device = _DEVICE.search(line.text)
-            yield Event(source=window.source(index), rank=line.rank, kind=kind, family="gpu-oom", figures=figures,
-                        device=int(device[1]) if device else ("tpu" if "hbm" in line.text else None),
-                        message=line.text.strip()[:800], time=line.time)  # fmt: skip
+            yield Event(
+                source=window.source(index),
+                rank=line.rank,
+                kind=kind,
+                family="gpu-oom",
+                figures=figures,
+                device=int(device[1]) if device else ("tpu" if "hbm" in line.text else None),
+                message=line.text.strip()[:800],
+                time=line.time,
+            )
             break

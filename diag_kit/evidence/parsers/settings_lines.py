@@ -1,9 +1,10 @@
 """Settings that a log prints: launch commands, banners, dumps of arguments.
 
-* Hugging Face Trainer: ``Instantaneous batch size per device = 8``, ``Gradient Accumulation steps = 4``, ``Number of trainable
-  parameters = 124,439,808``, ``Total optimization steps = 4675``.
+* Hugging Face Trainer: ``Instantaneous batch size per device = 8``, ``Gradient Accumulation steps = 4``, ``Number of
+  trainable parameters = 124,439,808``, ``Total optimization steps = 4675``.
 * a command line (``torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4``), DeepSpeed's quoted argv.
-* argument dumps: ``  micro_batch_size ................ 2`` (Megatron), ``batch_size: 4``, ``seq_length=4096``, ``# --seq-length 4096``.
+* argument dumps: ``  micro_batch_size ................ 2`` (Megatron), ``batch_size: 4``, ``seq_length=4096``, ``#
+  --seq-length 4096``.
 * ``Resuming training from out``, ``number of parameters: 353.77M``, ``CUDA capacity: ... with 79.15GiB memory``.
 
 Names are made canonical by ``names.CANONICAL``. Empty: the log states none of these.
@@ -20,9 +21,30 @@ from ..names import canonical
 from ..text import Window
 
 LITERALS = (
-    "batch size per device", "estor", "checkpoint", "Accumulation steps", "accumulation steps", "--", "Resum", "resum", "arameters", "CUDA capacity", "micro_batch_size", "seq_length",
-    "batch_size", "optimization steps", "torchrun", "accelerate launch", "deepspeed ", "world_size", "GRADIENT", "attention", "checkpointing", "Max memory", "ALLOC_CONF",
-)  # fmt: skip
+    "batch size per device",
+    "estor",
+    "checkpoint",
+    "Accumulation steps",
+    "accumulation steps",
+    "--",
+    "Resum",
+    "resum",
+    "arameters",
+    "CUDA capacity",
+    "micro_batch_size",
+    "seq_length",
+    "batch_size",
+    "optimization steps",
+    "torchrun",
+    "accelerate launch",
+    "deepspeed ",
+    "world_size",
+    "GRADIENT",
+    "attention",
+    "checkpointing",
+    "Max memory",
+    "ALLOC_CONF",
+)
 
 _BANNER = (
     ("micro_batch", re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d+)")),
@@ -30,12 +52,19 @@ _BANNER = (
     ("effective_batch", re.compile(r"Total train batch size[^=]*= ([\d,]+)")),
     ("total_steps", re.compile(r"Total optimization steps = ([\d,]+)")),
     ("n_params", re.compile(r"[Nn]umber of (?:trainable )?parameters ?[=:] ?([\d,.]+ ?[KMB]?)\b")),
-    ("resumed", re.compile(r"\b([Rr]esum(?:ing|ed)\b[^.:=]{0,24}\b(?:from|at))\b|([Rr]estor(?:ing|ed) (?:from )?checkpoint)|(?:[Ll]oad(?:ing|ed)) (?:checkpoint|optimizer state)(?! shards)\b")),
+    (
+        "resumed",
+        re.compile(
+            r"\b([Rr]esum(?:ing|ed)\b[^.:=]{0,24}\b(?:from|at))\b|([Rr]estor(?:ing|ed) (?:from )?checkpoint)|(?:[Ll]oad(?:ing|ed)) (?:checkpoint|optimizer state)(?! shards)\b"
+        ),
+    ),
     # The advice inside an out-of-memory message names the same variable; it is no setting of the run.
     ("alloc_conf", re.compile(r"(?:^|export |env |[$#] ?|: )PYTORCH(?:_CUDA|_HIP)?_ALLOC_CONF=(\S+)(?! to\b)")),
     ("capacity_bytes", re.compile(r"CUDA capacity: .* with ([\d.]+GiB) memory|Max memory: ([\d.]+ GB)")),
 )
-_COMMAND = re.compile(r"(?:^|[$>#] ?|\b)((?:\w+=\S+ )*(?:torchrun|accelerate launch|deepspeed|srun|python3?|\S*/python3?)\b(?: \S+)*? \S*\.py\b.*|\S*/?python3? -m [\w.]+ .*)")
+_COMMAND = re.compile(
+    r"(?:^|[$>#] ?|\b)((?:\w+=\S+ )*(?:torchrun|accelerate launch|deepspeed|srun|python3?|\S*/python3?)\b(?: \S+)*? \S*\.py\b.*|\S*/?python3? -m [\w.]+ .*)"
+)
 _ARGV = re.compile(r"\[('[^']*'(?:, '[^']*')+)\]")
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:[= ]+(?!--)(\"[^\"]*\"|'[^']*'|[^\s'\"]+))?")
 _DUMP = re.compile(r"^\s*[\"']?([A-Za-z][\w.]{3,40})[\"']?\s*(?:\.{3,}|[:=])\s*[\"']?([\w.+-]{1,40})[\"']?,?\s*$")
@@ -51,7 +80,9 @@ def parse(window: Window) -> Iterator[Setting | Launch]:
         for name, pattern in _BANNER:
             if found := pattern.search(text):
                 value = next((group for group in found.groups() if group), found.group())
-                if (read := True if name == "resumed" else value if name == "alloc_conf" else _number(value)) is not None:
+                if (
+                    read := True if name == "resumed" else value if name == "alloc_conf" else _number(value)
+                ) is not None:
                     yield Setting(source=source, rank=line.rank, name=name, value=read, raw=text.strip()[:200])
         command = _ARGV.search(text)
         flags = " ".join(re.findall(r"'([^']*)'", command[1])) if command else text if "--" in text else ""

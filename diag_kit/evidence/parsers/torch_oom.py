@@ -7,16 +7,16 @@ Who writes it: ``c10/cuda/CUDACachingAllocator.cpp`` through ``torch.cuda.OutOfM
   188.49 MiB cached)``: here "cached" is what is reserved but *not* allocated.
 * 1.4-2.0   ``...; 2.75 GiB reserved in total by PyTorch)``: reserved includes allocated. ``8.00 GiB allowed;`` stands
   between where a memory fraction is set.
-* 2.1       ``GPU 0 has a total capacty of 21.99 GiB of which 6.47 GiB is free. Process 43 has 15.51 GiB memory in use. Of
-  the allocated memory 13.89 GiB is allocated by PyTorch, and 1.31 GiB is reserved by PyTorch but unallocated.``
+* 2.1       ``GPU 0 has a total capacty of 21.99 GiB of which 6.47 GiB is free. Process 43 has 15.51 GiB memory in use.
+  Of the allocated memory 13.89 GiB is allocated by PyTorch, and 1.31 GiB is reserved by PyTorch but unallocated.``
 * 2.2 on    the same with "capacity", "Including non-PyTorch memory, this process has ... memory in use", private pools.
 * bare      ``CUDA out of memory.`` alone, a truncated message, or a re-raise that has lost its numbers.
 
-The message may be wrapped over several lines by a terminal, a box or a reporter. A NUL byte may stand where the device's
-number should. The advice about fragmentation is always printed and says nothing.
+The message may be wrapped over several lines by a terminal, a box or a reporter. A NUL byte may stand where the
+device's number should. The advice about fragmentation is always printed and says nothing.
 
 >>> from diag_kit.evidence.text import Window, lines_of
->>> log = b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 MiB (GPU 1; 11.17 GiB total capacity; 64.00 KiB free)"
+>>> log = b"CUDA out of memory. Tried to allocate 2.00 MiB (GPU 1; 11.17 GiB total capacity; 64.00 KiB free)"
 >>> [dict(event.figures) for event in parse(Window("log", lines_of(log)))]
 [{'tried_to_allocate_bytes': 2097152, 'total_bytes': 11993696174, 'free_bytes': 65536}]
 
@@ -41,6 +41,8 @@ _START = re.compile(
 _STOP = re.compile(
     r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
 )
+
+
 def parse(window: Window) -> Iterator[Event]:
     """Events ``torch.oom`` (with sizes) and ``torch.oom-bare``; ``hip.oom`` and ``npu.oom`` for the twins."""
     seen_to = -1
@@ -60,6 +62,15 @@ def parse(window: Window) -> Iterator[Event]:
         if processes:
             figures = {**figures, "other_process_ids": processes}
         yield Event(
-            source=window.source(index), rank=line.rank, kind=kind, family="gpu-oom", message=message[:1500],
-            figures=figures, device=device, host=line.host, pid=line.pid, local_rank=line.local_rank, time=line.time,
-        )  # fmt: skip
+            source=window.source(index),
+            rank=line.rank,
+            kind=kind,
+            family="gpu-oom",
+            message=message[:1500],
+            figures=figures,
+            device=device,
+            host=line.host,
+            pid=line.pid,
+            local_rank=line.local_rank,
+            time=line.time,
+        )

@@ -6,8 +6,8 @@
 * VS Code: ``Exception has occurred: RuntimeError``, the message, then the frames with the innermost first.
 * rich: ``/p/train.py:773 in <module>`` inside a box, the line marked ``❱ 773``.
 
-The exception is the first unindented ``Name: message`` after the frames. A block without one (truncated log) still yields
-its frames. Chained blocks are separate facts in file order. An empty result means no frames were printed.
+The exception is the first unindented ``Name: message`` after the frames. A block without one (truncated log) still
+yields its frames. Chained blocks are separate facts in file order. An empty result means no frames were printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _JUPYTER = (
 )
 _RICH = re.compile(r"^\s*(?P<path>(?:[A-Za-z]:)?[\w./\\~<>-]+\.py):(?P<line>\d+) in\b\s*(?P<func>\S+)?\s*$")
 _MARKED = re.compile(r"^\s*(?:-{2,}>|❱)\s*(\d+)\s*(?:│\s*)*(.*)$")
-_EXCEPTION = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|OutOfResources|Failed|Fault))(?::\s?(?P<text>.*))?$")
+_EXCEPTION = re.compile(
+    r"^(?P<name>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|OutOfResources|Failed|Fault))(?::\s?(?P<text>.*))?$"
+)
 _SKIP = re.compile(r"^\s*(?:[\^~]+(?: <--- HERE)?\s*$|\[Previous line repeated)")
 _NUMBERED = re.compile(r"^\s*\d+\s*(?:│|[^\d].*)?$")
 _REVERSED = re.compile(r"^Exception has occurred: (?:[\w.]*\.)?(\w+)")
@@ -112,6 +114,10 @@ def _fact(
 ) -> Traceback:
     line = window.lines[start]
     return Traceback(
-        source=window.source(start), rank=line.rank, frames=tuple(block),
-        exception=exception, message=message[:1000], end_line=window.lines[end].number,
-    )  # fmt: skip
+        source=window.source(start),
+        rank=line.rank,
+        frames=tuple(block),
+        exception=exception,
+        message=message[:1000],
+        end_line=window.lines[end].number,
+    )

@@ -3,8 +3,8 @@
 * ``Attempting to copy inputs of <function ...> to CPU due to CUDA OOM`` (detectron2), ``WARNING: ran out of memory ...
   skipping batch`` and ``attempting to recover from OOM in forward/backward pass`` (fairseq): recovered.
 * ``The caller indicates that this is not a failure`` (TensorFlow's BFC allocator): advisory.
-* ``UserWarning: Failed to clone() tensor with name X. ... Error: CUDA out of memory.`` (FSDP): the process lives on, the
-  checkpoint that it writes is broken.
+* ``UserWarning: Failed to clone() tensor with name X. ... Error: CUDA out of memory.`` (FSDP): the process lives on,
+  the checkpoint that it writes is broken.
 * ``No executable batch size found, reached zero.`` (accelerate): every batch size ran out.
 
 An empty result means that no code of these kinds spoke.
@@ -19,15 +19,27 @@ from ..facts import Event
 from ..text import Window
 from ..torch_sizes import sizes
 
-LITERALS = ("due to CUDA OOM", "skipping batch", "recover from OOM", "not a failure", "Failed to clone()", "No executable batch size")
+LITERALS = (
+    "due to CUDA OOM",
+    "skipping batch",
+    "recover from OOM",
+    "not a failure",
+    "Failed to clone()",
+    "No executable batch size",
+)
 
 _KINDS = (
-    ("wrapper.recovered", "recovered",
-     re.compile(r"due to CUDA OOM|out of memory.*skipping batch|skipping batch.*(?:OOM|out of memory)|recover from OOM")),
+    (
+        "wrapper.recovered",
+        "recovered",
+        re.compile(
+            r"due to CUDA OOM|out of memory.*skipping batch|skipping batch.*(?:OOM|out of memory)|recover from OOM"
+        ),
+    ),
     ("tf.advisory", "advisory", re.compile(r"caller indicates that this is not a failure")),
     ("fsdp.clone-failed", "originator", re.compile(r"Failed to clone\(\) tensor with name .*out of memory")),
     ("wrapper.no-batch-fits", "originator", re.compile(r"No executable batch size found")),
-)  # fmt: skip
+)
 
 
 def parse(window: Window) -> Iterator[Event]:
@@ -39,6 +51,16 @@ def parse(window: Window) -> Iterator[Event]:
             text = window.joined(index, lines=4) if kind == "fsdp.clone-failed" else line.text
             if pattern.search(text):
                 figures, device, _ = sizes(text) if role == "originator" else ({}, None, [])
-                yield Event(source=window.source(index), rank=line.rank, kind=kind, family="gpu-oom", role=role, figures=figures,
-                            device=device, message=text.strip()[:1500], host=line.host, time=line.time)  # fmt: skip
+                yield Event(
+                    source=window.source(index),
+                    rank=line.rank,
+                    kind=kind,
+                    family="gpu-oom",
+                    role=role,
+                    figures=figures,
+                    device=device,
+                    message=text.strip()[:1500],
+                    host=line.host,
+                    time=line.time,
+                )
                 break

@@ -1,0 +1,163 @@
+"""A judgement in words: what failed where, who only reported it, the summary for a tired engineer, the next action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .evidence.derived import Figures
+from .evidence.facts import Event
+from .evidence.run import Run
+from .findings import Collateral, Failure, Finding, Missing
+from .units import format_bytes
+
+
+def words(name: str, value: Any) -> str:
+    """A figure as a person writes it.
+
+    >>> words("request_bytes", 3 << 30), words("cached_share", 0.254), words("phase", None)
+    ('3.00 GiB', '25 %', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes") and isinstance(value, int | float):
+        return format_bytes(value)
+    if name.endswith("_share") and isinstance(value, int | float):
+        return f"{value:.0%}".replace("%", " %")
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, frozenset | set | list | tuple):
+        return ", ".join(sorted(map(str, value)))
+    return str(value)
+
+
+def failure_of(figures: Figures, run: Run) -> Failure | None:
+    """What stopped the run, with place and sizes as stated; None where the evidence does not show it."""
+    origin = figures.origin
+    event = origin.event
+    if event is None:
+        return None
+    values = figures.values
+    operation = values.get("operation")
+    host = event.host or next(
+        (e.host for e in run.events if e.host and e.rank == event.rank and e.rank is not None), None
+    )
+    last = figures.growth.points[-1] if figures.growth and values.get("growth") == "per-micro-step" else None
+    return Failure(
+        source=event.source,
+        rank=event.rank if event.rank is not None else origin.rank,
+        device=event.device,
+        host=host,
+        step=last.step if last and last.step is not None else values.get("failed_step"),
+        micro_step=last.micro_step if last else None,
+        phase=values.get("phase", "unknown"),
+        operation=operation.replace("-", " ") if operation else None,
+        time=event.time,
+        message=event.message,
+        facts={
+            name: value
+            for name, value in event.figures.items()
+            if name.endswith("_bytes") or name.startswith("tensor_")
+        },
+    )
+
+
+def collateral_of(figures: Figures) -> tuple[Collateral, ...]:
+    """Ranks that only report the failure of another, each kind of report once, by rank."""
+    origin = figures.origin
+    seen: dict[tuple[int | None, str], Collateral] = {}
+    named = any(event.rank is not None for event in origin.victims)
+    for event in sorted(origin.victims, key=lambda e: (e.rank is None, e.rank or 0)):
+        if event.rank is None and named:
+            continue
+        key = (event.rank, event.kind)
+        if key not in seen and len(seen) < 2000:
+            seen[key] = Collateral(event.rank, _what(event), event.source)
+    return tuple(seen.values())
+
+
+def _what(event: Event) -> str:
+    if event.kind == "nccl.timeout":
+        waited = event.figures.get("waited_seconds")
+        return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
+    if event.role == "teardown":
+        return "the launcher stopped the processes that were left"
+    return event.message[:160]
+
+
+_FAMILY_WORDS = {
+    "gpu-oom": "ran out of GPU memory",
+    "host-oom": "was killed or stopped for want of host memory",
+    "shared-memory": "ran out of shared memory (/dev/shm)",
+    "not-memory": "was stopped by something other than memory",
+}
+
+
+def summary_of(figures: Figures, family: str, failure: Failure | None, findings: Sequence[Finding]) -> str:
+    """One sentence that a tired engineer understands: who, what, where, and the best finding with its verdict."""
+    values, origin = figures.values, figures.origin
+    if family == "ok":
+        survived = (
+            " An out-of-memory was met and survived."
+            if values.get("recovered")
+            else " Memory warnings are advice, not errors."
+            if values.get("advisory")
+            else ""
+        )
+        growth = f" In its series, {figures.growth.text}." if figures.growth else ""
+        return f"Nothing in this evidence stopped the run.{survived}{growth}"
+    best = next((f for f in findings if f.verdict != "ruled-out"), None)
+    cause = (
+        f" {best.verdict.capitalize()}: {best.cause.replace('-', ' ')}."
+        if best and best.cause != "undetermined"
+        else ""
+    )
+    if failure is None:
+        if origin.disagreement:
+            return f"Ranks met in one collective with different operations or sizes: the code parted, not memory.{cause}"
+        if origin.victims:
+            return "Only ranks that waited for another are shown; the rank that failed first is not among them."
+        growth = f" In its series, {figures.growth.text}." if figures.growth else ""
+        return f"This evidence shows no end of the run.{growth}{cause}"
+    who = f"Rank {failure.rank}" if failure.rank is not None else "Every rank shown" if origin.alike else "The run"
+    where = f" in phase {failure.phase}" if failure.phase != "unknown" else ""
+    what = f" ({failure.operation})" if failure.operation and failure.operation != failure.phase else ""
+    step = f" after step {failure.step}" if failure.step is not None else ""
+    asked, free = values.get("request_bytes"), values.get("free_bytes")
+    sizes = (
+        f": it asked for {format_bytes(asked)}" + (f" with {format_bytes(free)} free" if free is not None else "")
+        if asked and family == "gpu-oom"
+        else ""
+    )
+    if values.get("request_impossible"):
+        return f"{who} asked for an impossible size: a corrupted number, not a need for memory.{cause}"
+    outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
+    return f"{who} {_FAMILY_WORDS.get(family, 'stopped')}{where}{what}{step}{sizes}.{cause}{outlived}"
+
+
+def next_action_of(family: str, findings: Sequence[Finding], missing: Sequence[Missing]) -> str:
+    """The first fix of a finding that stands, or the one fact that would settle it, with the command that gets it."""
+    best = next((f for f in findings if f.verdict != "ruled-out"), None)
+    if family == "ok":
+        return "Nothing to mend. Keep this run as the healthy one to compare a failed run with."
+    if best and best.verdict in ("confirmed", "likely") and best.fixes:
+        fix = best.fixes[0]
+        first = _sentence(fix.action) + (f" Verify: {_sentence(fix.verify)}" if fix.verify else "")
+        return (
+            first
+            if best.verdict == "confirmed" or not missing
+            else f"{first} To be sure first: {_sentence(missing[0].what)}"
+        )
+    if missing:
+        return f"Get the fact that would settle it: {_sentence(missing[0].what)} How: {missing[0].how}"
+    return (
+        "Read the failing line in its context; no entry explains it further."
+        if family == "not-memory"
+        else "Walk the checklist of the first finding."
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else text + "."
