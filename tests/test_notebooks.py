@@ -27,7 +27,7 @@ def test_is_stripped(path: Path) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(notebook))
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
-    assert all(cell_id.islower() and not cell_id.isalnum() or cell_id.isalpha() for cell_id in ids)
+    assert all((cell_id.islower() and not cell_id.isalnum()) or cell_id.isalpha() for cell_id in ids)
 
 
 def test_holds_no_logic(path: Path) -> None:
@@ -45,10 +45,19 @@ def test_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook, timeout=180, kernel_name="python3", store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}
+        notebook,
+        timeout=180,
+        kernel_name="python3",
+        store_widget_state=False,
+        resources={"metadata": {"path": str(tmp_path)}},
     )
     client.create_kernel_manager()
     client.km.kernel_spec.argv[0] = sys.executable
     client.execute()
-    said = [o for cell in code_cells(notebook) for o in cell.outputs if o.output_type == "error" or o.get("name") == "stderr"]
+    said = [
+        o
+        for cell in code_cells(notebook)
+        for o in cell.outputs
+        if o.output_type == "error" or o.get("name") == "stderr"
+    ]
     assert not said

@@ -19,11 +19,10 @@ class ChecklistView(w.VBox):
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
-        self._showing = False
         self.board = Board(who=_login(), states=[list(pair) for pair in STATES.items()])
         super().__init__([self.board])
         self.add_class("dk")
-        self.board.observe(self._mark, "marks")
+        self.board.on_msg(self._mark)
         state.on("evidence", self._show_items)
         state.on("checklist", self._show_marks)
         self._show_items()
@@ -40,25 +39,16 @@ class ChecklistView(w.VBox):
         checklist = self.state.checklist
         current = {item.id: checklist.current(item.id) for item in checklist}
         left = checklist.progress()["todo"]
-        self._showing = True
-        try:
-            self.board.marks = {
-                item: {"state": mark.state, "note": mark.note, "by": mark.by} for item, mark in current.items()
-            }
-        finally:
-            self._showing = False
+        self.board.marks = {
+            item: {"state": mark.state, "note": mark.note, "by": mark.by} for item, mark in current.items()
+        }
         self.board.status = (
             f"{len(current) - left} of {len(current)} settled, {left} to do" if current else "Nothing to check."
         )
 
-    def _mark(self, change: Any) -> None:
-        if self._showing:
-            return
-        changed = [key for key, mark in change.new.items() if mark != change.old.get(key)]
+    def _mark(self, _board: Any, message: dict[str, str], _buffers: Any) -> None:
         try:
-            for key in changed:
-                mark = change.new[key]
-                self.state.mark(key, mark["state"], self.board.who, mark.get("note", ""))
+            self.state.mark(message["item"], message["state"], self.board.who, message["note"])
         except StateError as error:
             self._show_marks()
             self.board.status = str(error)

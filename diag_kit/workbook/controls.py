@@ -49,7 +49,8 @@ class Board(anywidget.AnyWidget):
     """A checklist: ``groups`` of items as the evidence has them, ``marks`` as they stand.
 
     groups: ``[{title, verdict, items: [{id, kind, action, expect, how, cost, disturbs, evidence, where, line}]}]``.
-    marks: ``{id: {state, note, by}}``. states: pairs of state and word. ``status`` is read aloud when it changes.
+    marks: ``{id: {state, note, by}}``. states: pairs of state and word. ``status`` is read aloud when it changes. A
+    person's mark arrives as a message ``{item, state, note}``, so that two in a row can't undo each other.
     """
 
     _esm = STATIC / "board.js"

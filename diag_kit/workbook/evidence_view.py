@@ -43,7 +43,7 @@ class EvidenceView(w.VBox):
         self._showing = False
         self.sample.observe(self._open_sample, "value")
         self.open_path.on_click(lambda _: self._open_path())
-        self.path.on_msg(lambda _widget, message, _buffers: message.get("event") == "submit" and self._open_path())
+        self.path.on_msg(self._on_enter)
         self.open_text.on_click(lambda _: self._open_text())
         self.upload.observe(lambda _: self._open_upload(), "value")
         state.on("evidence", self._show)
@@ -53,6 +53,10 @@ class EvidenceView(w.VBox):
     def _open_sample(self, change: Any) -> None:
         if change.new and not self._showing:
             self._open(change.new)
+
+    def _on_enter(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
+        if message.get("event") == "submit":
+            self._open_path()
 
     def _open_path(self) -> None:
         if path := self.path.value.strip():

@@ -18,19 +18,15 @@ from .bundle import STATIC, plotly_js
 
 
 class Kit(anywidget.AnyWidget):
-    """What all views of a page share: plotly.js, evaluated once, and the style sheet."""
+    """What all views of a page share: plotly.js, evaluated once, the style sheet, and the way with the keyboard."""
 
     # The bundle is UMD: a local ``module`` takes its export, so that a page's own ``window.Plotly`` is left alone.
     _esm = t.Unicode().tag(sync=True)
     _css = STATIC / "workbook.css"
 
     def __init__(self) -> None:
-        super().__init__(
-            _esm="const module = {exports: {}}, theirs = globalThis.Plotly;\n"
-            + plotly_js()
-            + "\nglobalThis.Plotly = theirs; globalThis.__diagKitPlotly = module.exports;"
-            "globalThis.dispatchEvent(new Event('diag-kit-plotly'));\nexport default {initialize() {}};"
-        )
+        before = "const module = { exports: {} }, theirs = globalThis.Plotly;\n"
+        super().__init__(_esm=f"{before}{plotly_js()}\n{(STATIC / 'kit.js').read_text(encoding='utf-8')}")
 
 
 @cache

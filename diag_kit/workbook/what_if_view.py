@@ -57,7 +57,7 @@ class WhatIfView(w.VBox):
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
         self._showing = False
-        self._micro_steps = AtRest(self._show_micro_steps, seconds=0.03)
+        self._curves = AtRest(self._show_curves, seconds=0.02)
         self._tables = AtRest(self._show_tables)
         self._drawn: dict[str, figures.Figure] = {}
         numbers = {name: Number(label=label, unit=unit) for name, (label, unit, _) in NUMBERS.items()}
@@ -130,12 +130,19 @@ class WhatIfView(w.VBox):
             self._show_controls()
 
     def _show(self) -> None:
-        """Controls, verdict and first plots from the state's settings; the rest follows once the controls rest."""
+        """Controls, verdict and the step; curves follow within a blink, tables once the controls rest."""
         settings = self.state.settings
-        now, room = estimate(settings), room_of(settings)
-        here = now.peak_allocated_bytes
+        now = estimate(settings)
         self._show_controls()
-        self._draw("step", figures.step_figure(now, room))
+        self._draw("step", figures.step_figure(now, room_of(settings)))
+        change = now.peak_allocated_bytes - _peak(self.state.logged)
+        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
+        self._curves()
+        self._tables()
+
+    def _show_curves(self) -> None:
+        settings = self.state.settings
+        room = room_of(settings)
         lengths = _axis(settings.seq_len)
         eager, fused = (
             _length_curve(name, settings.with_(attention=kernel, seq_len=1), colour, lengths, room)
@@ -144,27 +151,21 @@ class WhatIfView(w.VBox):
                 ("fused, linear", figures.FLAT, "flash"),
             )
         )
-        self._draw("length", figures.length_figure(lengths, eager, fused, (settings.seq_len, here), room))
-        change = here - _peak(self.state.logged)
-        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
-        self._micro_steps()
-        self._tables()
+        here = (settings.seq_len, _peak(settings))
+        self._draw("length", figures.length_figure(lengths, eager, fused, here, room))
 
-    def _show_micro_steps(self) -> None:
-        settings = self.state.settings
-        room = room_of(settings)
         window = max(8, 1 << (settings.grad_accum - 1).bit_length())
         alike = settings.with_(grad_accum=1, backward="each-micro-batch")
-        deferred, each = (
+        kept, each = (
             figures.Curve(name, peaks, colour, figures.last_fit(peaks, room))
             for name, colour, peaks in (
-                ("graphs kept", figures.RISING, _cached_micro_steps(alike, window, "deferred")),
-                ("backward each micro-step", figures.FLAT, _cached_micro_steps(alike, window, "each-micro-batch")),
+                ("graphs kept", figures.RISING, _micro_steps(alike, window, "deferred")),
+                ("backward each micro-step", figures.FLAT, _micro_steps(alike, window, "each-micro-batch")),
             )
         )
-        mine = deferred if settings.backward == "deferred" else each
         at = settings.grad_accum
-        self._draw("micro_step", figures.micro_step_figure(deferred, each, (at, mine.peaks[at - 1]), room))
+        reached = (kept if settings.backward == "deferred" else each).peaks[at - 1]
+        self._draw("micro_step", figures.micro_step_figure(kept, each, (at, reached), room))
 
     def _show_tables(self) -> None:
         settings = self.state.settings
@@ -173,7 +174,7 @@ class WhatIfView(w.VBox):
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
-        self._micro_steps.now()
+        self._curves.now()
         return [self._drawn[name] for name in self.plots if name in self._drawn]
 
     def _draw(self, name: str, figure: figures.Figure) -> None:
@@ -230,9 +231,9 @@ def room_of(settings: Settings) -> figures.Room:
     return figures.Room(settings.capacity_bytes, round(limit) if limit < float("inf") else None)
 
 
-_peak = lru_cache(8)(peak_bytes)
+_peak = lru_cache(64)(peak_bytes)
 _moments = lru_cache(64)(quadratics)
-_cached_micro_steps = lru_cache(64)(micro_step_curve)
+_micro_steps = lru_cache(64)(micro_step_curve)
 
 
 def _length_curve(

@@ -10,7 +10,16 @@ from diag_kit.evidence.facts import MemoryPoint, Source
 from diag_kit.memory.formulas import estimate
 from diag_kit.memory.settings import Settings
 from diag_kit.units import GIB, format_bytes
-from diag_kit.workbook.figures import CATEGORIES, Curve, Room, last_fit, length_figure, measured_figure, micro_step_figure, step_figure
+from diag_kit.workbook.figures import (
+    CATEGORIES,
+    Curve,
+    Room,
+    last_fit,
+    length_figure,
+    measured_figure,
+    micro_step_figure,
+    step_figure,
+)
 
 SETTINGS = Settings.from_json({
     "model": {"n_layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256, "tied_embeddings": True},
@@ -18,7 +27,7 @@ SETTINGS = Settings.from_json({
 })  # fmt: skip
 
 
-def texts(figure) -> str:  # noqa: ANN001
+def texts(figure) -> str:
     """All that stands in the drawing: annotations and the names of what is drawn."""
     names = [trace.get("name", "") for trace in figure.spec["data"]]
     return " | ".join([a["text"] for a in figure.spec["layout"]["annotations"]] + names)
@@ -59,7 +68,9 @@ def test_length_figure_says_where_each_stops_fitting() -> None:
     assert "2,048 tokens: 30.00 GiB" in texts(figure)
     assert "Eager attention fits up to 2,300 tokens." in figure.text
     assert "Fused attention fits up to 9,000 tokens." in figure.text
-    nowhere = length_figure(lengths, Curve("eager, quadratic", eager.peaks, "#000", None), fused, (2048, 1), Room(GIB, GIB))
+    nowhere = length_figure(
+        lengths, Curve("eager, quadratic", eager.peaks, "#000", None), fused, (2048, 1), Room(GIB, GIB)
+    )
     assert "Eager attention fits at no length." in nowhere.text
 
 
@@ -75,8 +86,10 @@ def test_micro_step_figure_tells_growth_from_a_flat_line() -> None:
     assert "micro-step 4: 25.00 GiB" in texts(figure)
 
 
-def reading(value: int, **more) -> MemoryPoint:  # noqa: ANN003
-    return MemoryPoint(source=Source("m.csv", value), metric=more.pop("metric", "allocated"), value_bytes=value * GIB, **more)
+def reading(value: int, **more) -> MemoryPoint:
+    return MemoryPoint(
+        source=Source("m.csv", value), metric=more.pop("metric", "allocated"), value_bytes=value * GIB, **more
+    )
 
 
 def test_measured_figure_places_micro_steps_within_their_step() -> None:

@@ -65,7 +65,9 @@ def test_environment_carries_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert json.loads(settings.read_text())["fetchNews"] == "false"
 
 
-def test_working_copy_keeps_changes_until_the_shipped_notebook_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_copy_keeps_changes_until_the_shipped_notebook_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A person's cells survive a second start without their outputs; a newer shipped notebook moves them aside."""
     copy = launch.working_copy("workbook.ipynb", tmp_path)
     notebook = json.loads(copy.read_text())

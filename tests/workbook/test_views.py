@@ -123,12 +123,12 @@ def test_a_path_opens_by_button_and_by_enter(book: Workbook, run: Path) -> None:
     ("make", "told"),
     [
         (lambda p: p / "gone.log", "no such file"),
-        (lambda p: (p / "empty.log").write_text("") and p or p / "empty.log", "is empty"),
+        (lambda p: ((p / "empty.log").write_text("") and p) or p / "empty.log", "is empty"),
         (lambda p: (p / "core").write_bytes(bytes(range(256)) * 64) and p / "core", "core"),
         (lambda p: (p / "void").mkdir() or p / "void", "holds no files"),
     ],
 )
-def test_bad_input_is_one_line(book: Workbook, tmp_path: Path, make, told: str) -> None:  # noqa: ANN001
+def test_bad_input_is_one_line(book: Workbook, tmp_path: Path, make, told: str) -> None:
     """A missing path, an empty file, a binary and an empty folder each give one line, and the page stays as it was."""
     before = book.diagnosis.page.value
     book.evidence.path.value = str(make(tmp_path))
@@ -199,7 +199,7 @@ def test_checklist_marks_reach_the_state_under_a_name(book: Workbook) -> None:
     item = next(item for item in book.state.checklist if item.evidence is None)
     before = board.status
     board.who = "Ada"
-    board.marks = {**board.marks, item.id: {"state": "confirmed", "note": "flat after step 2", "by": ""}}
+    board._handle_custom_msg({"item": item.id, "state": "confirmed", "note": "flat after step 2"}, [])
     mark = book.state.checklist.current(item.id)
     assert (mark.state, mark.note, mark.by) == ("confirmed", "flat after step 2", "Ada")
     assert board.marks[item.id]["by"] == "Ada"
@@ -211,7 +211,7 @@ def test_a_mark_without_a_name_is_refused_in_one_line(book: Workbook) -> None:
     board = book.checklist.board
     item = next(item for item in book.state.checklist if item.evidence is None)
     board.who = ""
-    board.marks = {**board.marks, item.id: {"state": "confirmed", "note": "", "by": ""}}
+    board._handle_custom_msg({"item": item.id, "state": "confirmed", "note": ""}, [])
     assert "name" in board.status
     assert board.marks[item.id]["state"] == "todo"
 

@@ -1,5 +1,4 @@
 // A checklist. Groups come from the evidence and the entries, marks from people. Native radios and text boxes.
-let count = 0;
 const SIGN = { confirmed: "✓", refuted: "✗", "not-applicable": "–", todo: "" };
 const DONE = { confirmed: "The evidence confirms it", refuted: "The evidence speaks against it" };
 
@@ -8,6 +7,12 @@ const make = (tag, className, ...children) => {
   el.className = className;
   el.append(...children);
   return el;
+};
+
+// A text box commits when it is left and, in a notebook too, on Enter.
+const onCommit = (box, commit) => {
+  box.addEventListener("change", commit);
+  box.addEventListener("keydown", ({ key }) => key === "Enter" && commit());
 };
 
 function row(model, item, name) {
@@ -25,22 +30,19 @@ function row(model, item, name) {
   const radios = {}, marks = make("div", "dk-item-marks");
   for (const [state, word] of model.get("states")) {
     radios[state] = Object.assign(document.createElement("input"), { type: "radio", name, value: state });
-    radios[state].addEventListener("change", () => mark({ state }));
+    radios[state].addEventListener("change", () => mark());
     marks.append(make("label", "dk-mark", radios[state], word));
   }
   const note = Object.assign(make("input", "dk-note"), { type: "text", placeholder: "Note: what you saw" });
   note.setAttribute("aria-label", `Note on: ${item.action}`);
-  note.addEventListener("change", () => mark({ note: note.value }));
+  onCommit(note, () => mark());
   const by = make("small", "");
   marks.append(note, by);
   // What the evidence settles stays folded: it can be overruled, but need not be walked.
   el.append(item.evidence ? make("details", "dk-overrule", make("summary", "dk-small", "Overrule"), marks) : marks);
 
   const mine = () => model.get("marks")[item.id] ?? { state: "todo", note: "", by: "" };
-  const mark = (change) => {
-    model.set("marks", { ...model.get("marks"), [item.id]: { ...mine(), ...change } });
-    model.save_changes();
-  };
+  const mark = () => model.send({ item: item.id, state: marks.querySelector("input:checked").value, note: note.value });
   const show = () => {
     const now = mine();
     el.dataset.state = now.state;
@@ -53,11 +55,11 @@ function row(model, item, name) {
 }
 
 function render({ model, el }) {
-  const id = `dk-board-${++count}`;
+  const id = `dk-board-${Math.random().toString(36).slice(2)}`;
   el.classList.add("dk-board");
   const label = Object.assign(make("label", "", "Your name"), { htmlFor: id });
   const who = Object.assign(make("input", "dk-note"), { id, type: "text", autocomplete: "off", placeholder: "goes with each mark" });
-  who.addEventListener("change", () => { model.set("who", who.value); model.save_changes(); });
+  onCommit(who, () => { model.set("who", who.value); model.save_changes(); });
   const status = make("p", "dk-status");
   status.setAttribute("role", "status");
   const list = make("div", "dk-board-groups");

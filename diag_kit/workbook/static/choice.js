@@ -1,8 +1,6 @@
 // A select under a label that says where its value comes from.
-let count = 0;
-
 function render({ model, el }) {
-  const id = `dk-choice-${++count}`;
+  const id = `dk-choice-${Math.random().toString(36).slice(2)}`;
   el.classList.add("dk-control");
   el.innerHTML = `<div class="dk-control-head"><label for="${id}"></label><span class="dk-origin" id="${id}-from"></span></div>
     <select id="${id}" aria-describedby="${id}-from"></select>`;

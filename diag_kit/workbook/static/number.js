@@ -1,8 +1,6 @@
 // A slider and a number box over one value, under one label that says where the value comes from.
-let count = 0;
-
 function render({ model, el }) {
-  const id = `dk-number-${++count}`;
+  const id = `dk-number-${Math.random().toString(36).slice(2)}`;
   el.classList.add("dk-control");
   el.innerHTML = `<div class="dk-control-head"><label for="${id}"></label><span class="dk-unit"></span><span class="dk-origin" id="${id}-from"></span></div>
     <div class="dk-control-row"><input id="${id}" type="range" aria-describedby="${id}-from"><input type="number"></div>`;
@@ -35,14 +33,16 @@ function render({ model, el }) {
     show();
   };
   slider.addEventListener("input", () => set(model.get("stops")[slider.value]));
-  box.addEventListener("change", () => {
+  const commit = () => {
     let value = Number(box.value);
     if (box.value.trim() === "" || !Number.isFinite(value)) value = model.get("value");
     value = Math.min(Math.max(value, model.get("low")), model.get("high"));
     value = model.get("whole") ? Math.round(value) : value;
     box.value = value;
     set(value);
-  });
+  };
+  box.addEventListener("change", commit);
+  box.addEventListener("keydown", ({ key }) => key === "Enter" && commit());
   show();
   model.on("change", show);
   return () => model.off("change", show);

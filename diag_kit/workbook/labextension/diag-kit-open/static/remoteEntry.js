@@ -16,10 +16,15 @@
     await panel.context.ready;
     const model = panel.context.model;
     if (!model.cells || !model.getMetadata?.("diag_kit")) return;
-    if ([...model.cells].some((cell) => cell.type === "code" && cell.executionCount !== null)) return;
+    const ran = () => [...model.cells].some((cell) => cell.type === "code" && cell.executionCount !== null);
+    if (ran()) return;
     await panel.sessionContext.ready;
     await panel.sessionContext.session?.kernel?.info;
-    await app.commands.execute("notebook:run-all-cells");
+    // The command does nothing, and says nothing, until the notebook is the one that commands mean.
+    for (let tries = 0; tries < 100 && !ran(); tries++) {
+      await app.commands.execute("notebook:run-all-cells");
+      if (!ran()) await new Promise((resolve) => setTimeout(resolve, 200));
+    }
     panel.content.activeCellIndex = 0;
     await panel.content.scrollToItem?.(0);
   };
