@@ -119,7 +119,7 @@ def markdown(table: list[Row]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| [{r.id}]({r.source_url}) | {r.described} | {r.metric} | {gib(r.published_bytes):.2f} "
+        f"| {f'[{r.id}]({r.source_url})' if r.source_url.startswith('http') else r.id} | {r.described} | {r.metric} | {gib(r.published_bytes):.2f} "
         f"| {gib(r.predicted_bytes):.2f} | {r.error:+.1%} | ×{r.thumb(True):.2f} | ×{r.thumb(False):.2f} |"
         for r in table
     ]

@@ -105,7 +105,7 @@ _COUNTRIES = {
 _SITES = (
     "pytorch.org", "huggingface.co", "github.com", "githubusercontent.com", "github.io", "nvidia.com", "python.org",
     "wandb.ai", "readthedocs.io", "google.com", "googleapis.com", "microsoft.com", "tensorflow.org", "amd.com",
-    "intel.com", "openai.com", "pypi.org", "pythonhosted.org", "stackoverflow.com", "arxiv.org", "kaggle.com",
+    "intel.com", "openai.com", "stackoverflow.com", "arxiv.org", "kaggle.com",
     "anaconda.org", "anaconda.com", "apache.org", "kernel.org", "lightning.ai", "deepspeed.ai", "ray.io",
     "kubernetes.io", "docker.com", "docker.io", "schedmd.com", "ubuntu.com", "debian.org",
 )  # fmt: skip

@@ -116,7 +116,7 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     )
     if failure is None:
         if origin.disagreement:
-            return f"Ranks met in one collective with different operations or sizes: the code parted, not memory.{cause}"
+            return f"Ranks met in one collective with other operations or sizes: the code parted, not memory.{cause}"
         if origin.victims:
             return "Only ranks that waited for another are shown; the rank that failed first is not among them."
         growth = f" In its series, {figures.growth.text}." if figures.growth else ""
