@@ -1,4 +1,5 @@
-"""The Jupyter workbook: views over plain state. ``workbook(run)`` is the page, ``open_workbook()`` the notebook's.
+"""The Jupyter workbook: views over plain state. ``workbook(run)`` is the page, ``open_workbook()`` the notebook's,
+``Walk(entry)`` the guided walk through an entry.
 
 The names load on first use: the launcher lives here too, and must be able to say that JupyterLab is missing.
 """
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .page import Workbook, open_workbook, workbook
+    from .walk import Walk
 
-__all__ = ["Workbook", "open_workbook", "workbook"]
+__all__ = ["Walk", "Workbook", "open_workbook", "workbook"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from . import page
+        from . import page, walk
 
-        return getattr(page, name)
+        return getattr(walk if name == "Walk" else page, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

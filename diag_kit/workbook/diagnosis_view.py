@@ -27,7 +27,8 @@ class Part(NamedTuple):
 PARTS = (
     ("allocated", "Allocated by this process's tensors", "allocated_bytes", "stated"),
     ("cached", "Reserved by PyTorch, not allocated", "cached_bytes", "reserved − allocated"),
-    ("unaccounted", "Outside PyTorch: contexts, libraries, others", "unaccounted_bytes", "total − free − reserved"),
+    ("other", "Other processes", "other_process_bytes", "stated"),
+    ("unaccounted", "The rest outside PyTorch: contexts, libraries", "unaccounted_bytes", "total − free − the above"),
     ("free", "Free on the device", "free_bytes", "stated"),
 )  # fmt: skip
 
@@ -37,10 +38,14 @@ def parts_of(figures: Mapping[str, Any]) -> list[Part]:
     total = figures.get("total_bytes")
     if not total:
         return []
+    sizes = {kind: figures.get(key) for kind, _, key, _ in PARTS}
+    sizes["other"] = sizes["other"] or None
+    if sizes["unaccounted"] is not None:
+        sizes["unaccounted"] = max(sizes["unaccounted"] - (sizes["other"] or 0), 0)
     return [
         Part(kind, name, format_bytes(size), max(size, 0) / total, basis)
-        for kind, name, key, basis in PARTS
-        if (size := figures.get(key)) is not None
+        for kind, name, _, basis in PARTS
+        if (size := sizes[kind]) is not None
     ]
 
 

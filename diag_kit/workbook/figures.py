@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..units import format_bytes, gib
@@ -28,6 +29,8 @@ CATEGORIES = {
 """Category of the memory model -> colour of its area and ink on it, in the order they are stacked."""
 
 RISING, FLAT, LIMIT = "#C95700", "#1F7BBF", "#DB4325"
+PLOT_PIXELS, PIXELS_A_LETTER = 700, 8
+"""How wide a plot is at least on a usual screen, and a letter of an area's name at most."""
 DOT = {"size": 9, "color": "#fff", "line": {"width": 2.5, "color": "#222"}}
 """The point of the current settings: seen on light and on dark."""
 
@@ -81,7 +84,7 @@ def _draw_room(layout: Spec, room: Room) -> None:
     ]
     layout["annotations"].append(
         _note(0, room.capacity_bytes, f"capacity {format_bytes(room.capacity_bytes)}", xref="paper",
-              xanchor="left", yanchor="bottom", font={"color": LIMIT, "size": 12})
+              xanchor="left", yanchor="bottom", font={"color": LIMIT, "size": 12}, bgcolor="rgba(255,255,255,0.85)")
     )  # fmt: skip
 
 
@@ -109,12 +112,9 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
         data.append({"type": "scatter", "mode": "lines", "name": _words(category), "stackgroup": "memory", "x": xs,
                      "y": [round(gib(s), 3) for s in sizes], "fillcolor": colour,
                      "line": {"width": 0.75, "color": "#fff"}, "hovertemplate": "%{y:.2f} GiB"})  # fmt: skip
-        middle = len(xs) / 2
-        widest = max(xs, key=lambda x: (sizes[x], -abs(x - middle)))
-        if sizes[widest] > 0.055 * top:
-            labels.append(
-                _note(widest, base[widest] + sizes[widest] / 2, _words(category), font={"color": ink, "size": 11.5})
-            )
+        if (place := _room_for(_words(category), sizes)) is not None and sizes[place] > 0.055 * top:
+            middle = base[place] + sizes[place] / 2
+            labels.append(_note(place, middle, _words(category), font={"color": ink, "size": 11.5}))
         base = [b + s for b, s in zip(base, sizes, strict=True)]
     layout = _layout("one optimizer step, from left to right", top)
     ticks, edges = _groups(moments)
@@ -140,6 +140,15 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
     if room.tensors_bytes:
         text += " The band under the capacity is what the context, workspaces and fragmentation take."
     return Figure("Memory over one optimizer step", {"data": data, "layout": layout}, text)
+
+
+def _room_for(text: str, sizes: Sequence[int]) -> int | None:
+    """Where an area is high for long enough to carry its name; None where it is a narrow spike."""
+    highest = max(sizes)
+    runs = [(len(run := list(places)), run) for high, places in
+            groupby(range(len(sizes)), key=lambda x: sizes[x] > 0.7 * highest) if high]  # fmt: skip
+    length, run = max(runs)
+    return run[length // 2] if length * PLOT_PIXELS / len(sizes) > PIXELS_A_LETTER * len(text) else None
 
 
 def _groups(moments: Sequence[Any]) -> tuple[dict[str, float], list[float]]:
@@ -176,10 +185,13 @@ def _draw_curves(xs: Sequence[int], curves: Sequence[Curve]) -> list[Spec]:
     return data
 
 
-def _draw_here(layout: Spec, at: int, size: int, name: str, *, left: bool) -> Spec:
+def _draw_here(layout: Spec, at: int, size: int, name: str, room: Room, *, left: bool) -> Spec:
+    """The point of the current settings, named above it, or below where the capacity would run through the name."""
+    top, y = layout["yaxis"]["range"][1], gib(size)
+    below = abs(gib(room.capacity_bytes or 0) - (y + 0.17 * top)) < 0.1 * top and y > 0.25 * top
     layout["annotations"].append(
-        {"x": at, "y": gib(size), "text": f"<b>{name}: {format_bytes(size)}</b>", "showarrow": True, "arrowhead": 0,
-         "arrowwidth": 1, "arrowcolor": "#888", "standoff": 6, "ax": 0, "ay": -36,
+        {"x": at, "y": y, "text": f"<b>{name}: {format_bytes(size)}</b>", "showarrow": True, "arrowhead": 0,
+         "arrowwidth": 1, "arrowcolor": "#888", "standoff": 6, "ax": 0, "ay": 36 if below else -36,
          "xanchor": "right" if left else "left"}
     )  # fmt: skip
     return _point(at, size, DOT)
@@ -197,7 +209,7 @@ def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tupl
     top = _curves_top((eager, fused), now, room)
     layout = _layout("sequence length in tokens", top)
     data = _draw_curves(lengths, (eager, fused))
-    data.append(_draw_here(layout, at, now, f"{at:,} tokens", left=at > lengths[-1] / 2))
+    data.append(_draw_here(layout, at, now, f"{at:,} tokens", room, left=at > lengths[-1] / 2))
     _draw_room(layout, room)
     text = f"At {at:,} tokens the peak is {format_bytes(now)}."
     for curve in (eager, fused):
@@ -217,14 +229,14 @@ def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room:
     layout = _layout("micro-step of the accumulation window", top)
     layout["xaxis"]["range"] = [0.5, steps[-1] + 0.5]
     data = _draw_curves(steps, (deferred, each))
-    data.append(_draw_here(layout, at, now, f"micro-step {at}", left=at > steps[-1] / 2))
+    data.append(_draw_here(layout, at, now, f"micro-step {at}", room, left=at > steps[-1] / 2))
     _draw_room(layout, room)
     grows = deferred.peaks[-1] - deferred.peaks[-2]
     text = (
         f"In micro-step {at} memory reaches {format_bytes(now)}. With graphs kept, each micro-step adds "
         f"{format_bytes(grows)}; with a backward in each, the line is flat from the second on."
     )
-    if deferred.fits_to is not None and deferred.fits_to < steps[-1]:
+    if deferred.fits_to and deferred.fits_to < steps[-1]:
         text += f" Kept graphs fit for {deferred.fits_to} micro-steps."
     return Figure("Memory against micro-step", {"data": data, "layout": layout}, text)
 

@@ -27,9 +27,8 @@ class ReportView(w.VBox):
         self.formats = {
             suffix: w.Checkbox(value=True, description=title, indent=False) for suffix, (title, _) in FORMATS.items()
         }
-        self.redact = w.Checkbox(
-            value=True, indent=False, description="Redact names, hosts, addresses, paths and secrets"
-        )
+        redact = "Redact names, hosts, addresses, paths and secrets"
+        self.redact = w.Checkbox(value=True, description=redact, indent=False, layout=w.Layout(width="auto"))
         self.folder = w.Text(value=str(places.start_folder() / "diag-kit-report"))
         self.export = w.Button(description="Export report", button_style="primary")
         self.status = w.HTML("<div role='status'></div>")

@@ -75,6 +75,7 @@ class WorkbookState:
     Attributes:
         diagnosis: of the evidence now open; None before any is.
         evidence: the paths that are open; empty for pasted text. ``label`` names them for a person.
+        start_name: what the what-if starts from, in words.
         logged: the run's settings as the evidence states them, gaps assumed; ``origins`` names where each stands, and
             holds no name that is assumed.
         settings: the what-if, ``logged`` at first.
@@ -91,7 +92,7 @@ class WorkbookState:
             self.notice = str(error)
         self.diagnosis: Diagnosis | None = None
         self.evidence: tuple[str, ...] = ()
-        self.label = ""
+        self.label, self.start_name = "", "the run as logged"
         self.logged = self.settings = assumed_settings({"capacity_bytes": ASSUMED_CAPACITY_BYTES})
         self.origins: dict[str, str] = {}
         self.explored: list[dict[str, Any]] = []
@@ -160,6 +161,13 @@ class WorkbookState:
         self.settings = self.settings.with_(**changes)
         self._tell("what_if")
         self._save_soon()
+
+    def start_from(self, model: str = ASSUMED_MODEL, **settings: Any) -> None:
+        """Without evidence: settings to start from, over a published shape by its name in ``MODELS``."""
+        self.logged = self.settings = self.logged.with_(model=dict(MODELS[model]), **settings)
+        self.origins = dict.fromkeys(("model", *settings), "this page")
+        self.start_name = "the start"
+        self._tell("evidence", "what_if")
 
     def reset(self) -> None:
         """Back to the run as the evidence has it."""

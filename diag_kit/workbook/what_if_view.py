@@ -83,7 +83,7 @@ class WhatIfView(w.VBox):
             for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))
         }
         self.words = {name: w.HTML() for name in self.plots}
-        self.reset = w.Button(description="Back to the run as logged", tooltip="Set all to what the evidence states")
+        self.reset = w.Button(description=f"Back to {state.start_name}", tooltip="Set every control back")
         self.keep = w.Button(description="Keep for the report", tooltip="Add these settings and their peak to it")
         self.kept = w.HTML()
         self.reset.on_click(lambda _: state.reset())
@@ -136,7 +136,9 @@ class WhatIfView(w.VBox):
         self._show_controls()
         self._draw("step", figures.step_figure(now, room_of(settings)))
         change = now.peak_allocated_bytes - _peak(self.state.logged)
-        self.verdict.value = render("verdict.html", now=now, settings=settings, change=change)
+        self.verdict.value = render(
+            "verdict.html", now=now, settings=settings, change=change, start=self.state.start_name
+        )
         self._curves()
         self._tables()
 

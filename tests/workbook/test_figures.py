@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import plotly.graph_objects
 import pytest
 
 from diag_kit.evidence.facts import MemoryPoint, Source
@@ -117,7 +118,13 @@ def test_measured_figure_limits_its_lines() -> None:
     assert "8 highest of 20" in figure.text
 
 
-def test_specs_are_plain_json() -> None:
-    """A spec travels as JSON to a browser and into a report: no NaN, no object of ours."""
-    figure = step_figure(estimate(SETTINGS), Room(40 * GIB, 37 * GIB))
-    json.loads(json.dumps(figure.spec, allow_nan=False))
+def test_specs_are_plain_json_that_plotly_knows() -> None:
+    """A spec travels as JSON: no NaN, no object of ours; every property is one that plotly's own schema has."""
+    room = Room(40 * GIB, 37 * GIB)
+    curve = Curve("eager, quadratic", [10 * GIB, 50 * GIB], "#C95700", 1500)
+    points = [reading(n + 1, step=n) for n in range(4)]
+    for figure in (
+        step_figure(estimate(SETTINGS), room), length_figure([1024, 2048], curve, curve, (1024, GIB), room),
+        micro_step_figure(curve, curve, (1, GIB), room), measured_figure(points, room),
+    ):  # fmt: skip
+        plotly.graph_objects.Figure(json.loads(json.dumps(figure.spec, allow_nan=False)))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diag_kit.workbook import Workbook, places, workbook
+from diag_kit.errors import EntryError
+from diag_kit.workbook import Walk, Workbook, places, workbook
 from diag_kit.workbook.diagnosis_view import page
 from diag_kit.workbook.state import WorkbookState
 
@@ -278,3 +279,19 @@ def test_every_sample_opens(sample: str) -> None:
     book = workbook(next(s.path for s in places.samples() if s.title == sample))
     assert book.state.diagnosis is not None
     assert "dk-error" not in book.evidence.status.value
+
+
+def test_a_walk_shows_the_entry_and_starts_from_its_settings() -> None:
+    """The parts of an entry are views; a what-if starts from the settings given, says so, and goes back to them."""
+    walk = Walk("gradient-accumulation-memory-spike")
+    for part, told in (("answer", "Quick answer"), ("claims", "it depends"), ("checks", "Expect"), ("fixes", "Undo:")):
+        assert told in getattr(walk, part).children[0].value
+    view = walk.what_if(model="Llama-3 8B", grad_accum=8, backward="deferred")
+    assert (view.model.value, view.controls["backward"].value) == ("Llama-3 8B", "deferred")
+    assert view.controls["grad_accum"].origin == "this page"
+    view.controls["grad_accum"].value = 2
+    assert "against the start" in view.verdict.value
+    view.reset.click()
+    assert view.controls["grad_accum"].value == 8
+    with pytest.raises(EntryError, match="no-such-entry"):
+        Walk("no-such-entry")

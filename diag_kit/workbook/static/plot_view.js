@@ -45,9 +45,9 @@ async function render({ model, el }) {
     } while (again);
     drawing = false;
   };
+  model.on("change:spec change:height", draw);  // before the first drawing: a change during it must not be lost
   await draw();
 
-  model.on("change:spec change:height", draw);
   const size = new ResizeObserver(() => box._fullLayout && el.offsetWidth && Plotly.Plots.resize(box));
   size.observe(el);
   const theme = new MutationObserver(draw);
