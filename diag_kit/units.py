@@ -6,12 +6,14 @@ units, whether they write "GiB" or "GB"; a source that means powers of ten is co
 
 from __future__ import annotations
 
+import math
 import re
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
-NUMBER = r"\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?"
+# Bounded: an unbounded run of digits, tried at each of its digits, would make a hostile line cost its length squared.
+NUMBER = r"(?<![\d.])\d[\d,]{0,24}(?:\.\d{0,16})?(?:[eE][+-]?\d{1,3})?"
 SIZE = rf"{NUMBER}\s*(?:[KMGTPE]i?B|bytes?|B)"
 """Regular expression of a size as frameworks print it: ``6.48 GiB``, ``0 bytes``, ``25.002197MB``."""
 
@@ -32,7 +34,8 @@ def parse_size(text: str, *, decimal: bool = False) -> int | None:
     if not found:
         return None
     base = 1000 if decimal else 1024
-    return round(float(found[1].replace(",", "")) * float(base ** _POWER[found[2].lower()]))
+    size = float(found[1].replace(",", "")) * float(base ** _POWER[found[2].lower()])
+    return round(size) if math.isfinite(size) else None
 
 
 def format_bytes(n: float | None) -> str:

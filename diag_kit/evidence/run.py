@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, TypeVar
 
 from ..errors import EvidenceError
@@ -270,15 +271,26 @@ def _read_log(
     facts: list[Fact] = []
     for window in windows:
         for parser in parsers:
-            parsed = parser.parse(window)
+            parsed = _parsed(parser, window, notes)
             facts += (fact for fact in parsed if not isinstance(fact, MemoryPoint)) if series_windows else parsed
     for window in series_windows:
         for parser in parsers:
             if hasattr(parser, "SERIES"):
-                facts += (fact for fact in parser.parse(window) if isinstance(fact, MemoryPoint))
+                facts += (fact for fact in _parsed(parser, window, notes) if isinstance(fact, MemoryPoint))
     facts.sort(key=lambda fact: fact.source.line or 0)
     ranks = frozenset(line.rank for window in windows for line in window.lines if line.rank is not None)
     return facts, FileCoverage(shown, size, size, "log", tuple(notes), ranks)
+
+
+def _parsed(parser: ModuleType, window: Window, notes: list[str]) -> list[Fact]:
+    """Facts of one parser; a format that it stumbles over costs a note, not the diagnosis."""
+    facts: list[Fact] = []
+    try:
+        facts.extend(parser.parse(window))  # what came before a stumble is kept
+    except Exception as error:  # noqa: BLE001 (any fault of one reader must not lose what the others read)
+        name = parser.__name__.rpartition(".")[2]
+        notes.append(f"the reader of {name} stumbled ({type(error).__name__}); what it had read is kept")
+    return facts
 
 
 def _cover(literals: Iterable[bytes]) -> list[bytes]:

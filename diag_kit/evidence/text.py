@@ -20,32 +20,32 @@ MAX_LINE = 20_000
 """Characters kept of one line; the rest of a longer line carries no message that any format knows."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_TIME = r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?"
+_TIME = r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,15}))?"
 _STAMP = re.compile(_TIME)
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\[rank(?P<rank>\d+)\]:? ?",
-        r"\[rank: (?P<rank>\d+)\] ?",
-        r"\[(?:default|trainer|worker|main)(?P<local>\d+)\]:? ?",
-        r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>: ?",
-        r"\([A-Za-z_][\w.:-]*(?:\[rank=(?P<rank>\d+)\])? pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:]+))?\) ?",
-        r"[A-Za-z][\w.-]*(?:[-_]\d+\s*|\s{2,})\| ?",
+        r"\[rank(?P<rank>\d{1,15})\]:? ?",
+        r"\[rank: (?P<rank>\d{1,15})\] ?",
+        r"\[(?:default|trainer|worker|main)(?P<local>\d{1,15})\]:? ?",
+        r"\[\d{1,15},(?P<rank>\d{1,15})\]<std(?:err|out)>: ?",
+        r"\([A-Za-z_][\w.:-]*(?:\[rank=(?P<rank>\d{1,15})\])? pid=(?P<pid>\d{1,15})(?:, ip=(?P<host>[\w.:]+))?\) ?",
+        r"[A-Za-z][\w.-]*(?:[-_]\d{1,15}\s*|\s{2,})\| ?",
         r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}): ?",
-        r"\[(?P<host>[A-Za-z][\w.-]*):(?P<local>\d+)\]:? ?",
+        r"\[(?P<host>[A-Za-z][\w.-]*):(?P<local>\d{1,15})\]:? ?",
         rf"\[?{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?(?: (?:stdout|stderr) [FP])?(?: - | \|\| |\s)",
-        r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? \[?[\w./-]+:\d+\] ?",
+        r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,15})? \[?[\w./-]+:\d{1,15}\] ?",
         r"E {3}",
     )
 )
-_RANK_INSIDE = re.compile(r"\[(?:Rank |RANK:|rank=)(\d+)\]|\bGLOBAL_RANK: (\d+)")
-_PID_INSIDE = re.compile(r"\[PID:(\d+)\]")
+_RANK_INSIDE = re.compile(r"\[(?:Rank |RANK:|rank=)(\d{1,15})\]|\bGLOBAL_RANK: (\d{1,15})")
+_PID_INSIDE = re.compile(r"\[PID:(\d{1,15})\]")
 _BOX = re.compile(r"^\s*[│┃|](.*?)[│┃]?\s*$")
 _TASK = re.compile(r"\s{0,4}(\d{1,5}): ?")
 _RANK_IN_NAME = (
-    re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.I),
-    re.compile(r"(?:^|/)(?:attempt_\d+/)?(\d+)/std(?:out|err)(?:\.log|\.txt)?$"),
-    re.compile(r"(?:^|/)(?:std(?:out|err)|output|log)[._-](\d+)(?:\.(?:txt|log|out|err))?$"),
+    re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d{1,15})", re.I),
+    re.compile(r"(?:^|/)(?:attempt_\d{1,15}/)?(\d{1,15})/std(?:out|err)(?:\.log|\.txt)?$"),
+    re.compile(r"(?:^|/)(?:std(?:out|err)|output|log)[._-](\d{1,15})(?:\.(?:txt|log|out|err))?$"),
 )
 
 

@@ -34,12 +34,12 @@ LITERALS = (
     "remote process exited",
 )
 
-_WORK = re.compile(r"SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?")
-_MEMBER = re.compile(r":(\d+):\d+ \[\d+\] NCCL INFO comm \S+ rank (\d+) nranks")
-_PROCESS = re.compile(r"^([\w.-]+):(\d+):\d+ \[\d+\]")
-_RAN = re.compile(r"ran for (?:more than )?(\d+) milliseconds")
+_WORK = re.compile(r"SeqNum=(\d{1,15}), OpType=(\w+)(?:, NumelIn=(\d{1,15}))?")
+_MEMBER = re.compile(r":(\d{1,15}):\d{1,15} \[\d{1,15}\] NCCL INFO comm \S+ rank (\d{1,15}) nranks")
+_PROCESS = re.compile(r"^([\w.-]+):(\d{1,15}):\d{1,15} \[\d{1,15}\]")
+_RAN = re.compile(r"ran for (?:more than )?(\d{1,15}) milliseconds")
 _KINDS = (
-    ("nccl.oom", "gpu-oom", "originator", re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d+ )?'out of memory'")),
+    ("nccl.oom", "gpu-oom", "originator", re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d{1,15} )?'out of memory'")),
     (
         "nccl.timeout",
         "undetermined",

@@ -26,7 +26,7 @@ from ..text import Window
 
 LITERALS = ("would exceed allowed memory",)
 
-_START = re.compile(r"Allocation on device (\d+)? ?would exceed allowed memory")
+_START = re.compile(r"Allocation on device (\d{1,15})? ?would exceed allowed memory")
 _FIELDS = (
     ("allocated_bytes", re.compile(rf"Currently allocated\s*:\s*({SIZE})")),
     ("tried_to_allocate_bytes", re.compile(rf"Requested\s*:\s*({SIZE})")),

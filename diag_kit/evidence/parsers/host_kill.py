@@ -80,7 +80,7 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
         "slurm.oom-kill",
         "host-oom",
         "originator",
-        re.compile(r"Detected \d+ oom[_-]kill event|tasks? [\d,-]+: Out Of Memory|OUT_OF_MEMORY"),
+        re.compile(r"Detected \d{1,15} oom[_-]kill event|tasks? [\d,-]+: Out Of Memory|OUT_OF_MEMORY"),
     ),
     (
         "ray.oom-kill",
@@ -96,8 +96,8 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
         "host-oom",
         "originator",
         re.compile(
-            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d+) bytes|"
-            r"not enough memory: you tried to allocate (?P<bytes2>\d+) bytes"
+            r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (?P<bytes>\d{1,15}) bytes|"
+            r"not enough memory: you tried to allocate (?P<bytes2>\d{1,15}) bytes"
         ),
     ),
     ("numpy.oom", "host-oom", "originator", re.compile(rf"Unable to allocate (?P<size>{SIZE}) for an array")),
@@ -117,8 +117,8 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
         re.compile(r"exitcode:? ?-7\b|return code = -7\b|[Ee]xit ?[Cc]ode:? 135\b|SIGBUS"),
     ),
 )
-_PID = re.compile(r"\(?pid[: ]+(\d+)\)?|[Kk]illed process (\d+)")
-_LOCAL = re.compile(r"local_rank: (\d+)")
+_PID = re.compile(r"\(?pid[: ]+(\d{1,15})\)?|[Kk]illed process (\d{1,15})")
+_LOCAL = re.compile(r"local_rank: (\d{1,15})")
 
 
 def parse(window: Window) -> Iterator[Event]:

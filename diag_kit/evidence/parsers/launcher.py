@@ -33,11 +33,11 @@ LITERALS = (
     "local_rank:",
 )
 
-_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-_ROOT_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
-_ROOT_EXIT = re.compile(r"^\s*exitcode\s+: (-?\d+) \(pid: (\d+)\)")
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,15})\) local_rank: (\d{1,15}) \(pid: (\d{1,15})\)")
+_ROOT_RANK = re.compile(r"^\s*rank\s+: (\d{1,15}) \(local_rank: (\d{1,15})\)")
+_ROOT_EXIT = re.compile(r"^\s*exitcode\s+: (-?\d{1,15}) \(pid: (\d{1,15})\)")
 _ROOT_HOST = re.compile(r"^\s*host\s+: (\S+)")
-_SIGTERM = re.compile(r"Sending process (\d+) closing signal SIGTERM|Killing subprocess (\d+)")
+_SIGTERM = re.compile(r"Sending process (\d{1,15}) closing signal SIGTERM|Killing subprocess (\d{1,15})")
 _STOPPED = re.compile(r"this job is preempted|DUE TO (?:PREEMPTION|JOB REQUEUE)|[Pp]reempted by|received preemption")
 _TIME_LIMIT = re.compile(r"DUE TO TIME LIMIT|(?:reached|exceeded) (?:the )?time limit")
 

@@ -22,15 +22,15 @@ SERIES = ("mem", "Mem", "lloc", "MA ", "eserved")
 LITERALS = ("mem", "allocated", "Mem", "MA ", "it/s", "s/it", "step", "iter", "poch", " it ")
 
 _MEGATRON = re.compile(
-    r"\(after (\d+) iterations\) memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) \| reserved: ([\d.]+) \| max reserved: ([\d.]+)"
+    r"\(after (\d{1,15}) iterations\) memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) \| reserved: ([\d.]+) \| max reserved: ([\d.]+)"
 )
 _DEEPSPEED = re.compile(r"\bMA ([\d.]+) GB\s+Max_MA ([\d.]+) GB\s+CA ([\d.]+) GB")
 _NAMED = (
-    ("peak_allocated", re.compile(r"\bmax_mem: (\d+)M")),
+    ("peak_allocated", re.compile(r"\bmax_mem: (\d{1,15})M")),
     ("peak_allocated", re.compile(r"\bMaxMemAllocated=([\d.]+ ?GB)")),
     ("peak_reserved", re.compile(r"\bmemory: +([\d.]+ ?GiB)\(")),
-    ("used", re.compile(r"\bmem_usage:cuda:\d+ ([\d.]+ ?GB)")),
-    ("peak_allocated", re.compile(r"\bmemory: (\d+)(?=,|\s|$)")),
+    ("used", re.compile(r"\bmem_usage:cuda:\d{1,15} ([\d.]+ ?GB)")),
+    ("peak_allocated", re.compile(r"\bmemory: (\d{1,15})(?=,|\s|$)")),
     ("peak_allocated", re.compile(r"\b(?:peak|max)[\w ]*(?:alloc|mem)\w*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
     ("reserved", re.compile(r"\breserved[\w ]*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
     (
@@ -42,12 +42,12 @@ _NAMED = (
     ),
 )
 _STEP = re.compile(
-    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,4}(\d+)(?:\s*/\s*(\d+))?", re.I
+    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,4}(\d{1,15})(?:\s*/\s*(\d{1,15}))?", re.I
 )
-_BRACKET = re.compile(r"\[\s*(\d+)\s*/\s*(\d+)\s*\]")
-_MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d+)", re.I)
-_BAR = re.compile(r"\d+%\|.*?\| *(\d+)/(\d+) \[")
-_LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d+)\b", re.I)
+_BRACKET = re.compile(r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*\]")
+_MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d{1,15})", re.I)
+_BAR = re.compile(r"\d{1,15}%\|.*?\| *(\d{1,15})/(\d{1,15}) \[")
+_LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d{1,15})\b", re.I)
 
 
 def parse(window: Window) -> Iterator[MemoryPoint | Progress]:

@@ -54,7 +54,7 @@ _KINDS = (
         re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b"),
     ),
     ("triton.out-of-resources", "originator", re.compile(r"OutOfResources: |out of resource: ")),
-    ("cuda.assert", "originator", re.compile(r"device-side assert triggered|\.cuh?:\d+:.* Assertion `.*` failed")),
+    ("cuda.assert", "originator", re.compile(r"device-side assert triggered|\.cuh?:\d{1,15}:.* Assertion `.*` failed")),
     (
         "cuda.illegal-access",
         "originator",
@@ -71,7 +71,7 @@ _KINDS = (
         "epoch-end",
         "context",
         re.compile(
-            r"EPOCH \d+ training takes|^\s*\*\s+Acc@1|(?:checkpoint|model|ckpt\S*|weights)\b.{0,40}\bsaved\b|^[Ee]poch \d+ (?:done|finished|complete)"
+            r"EPOCH \d{1,15} training takes|^\s*\*\s+Acc@1|(?:checkpoint|model|ckpt\S*|weights)\b.{0,40}\bsaved\b|^[Ee]poch \d{1,15} (?:done|finished|complete)"
         ),
     ),
     (

@@ -33,14 +33,14 @@ LITERALS = (
 
 _DTYPE_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int32": 4, "int64": 8, "bool": 1, "uint8": 1}
 _SHAPE = re.compile(r"OOM when allocating tensor (?:with|of) shape ?\[([\d,]+)\](?: and type (\w+))?")
-_DEVICE = re.compile(r"(?:GPU[: ]|device:GPU:)(\d+)")
+_DEVICE = re.compile(r"(?:GPU[: ]|device:GPU:)(\d{1,15})")
 _KINDS = (
     ("tf.oom", _SHAPE),
     (
         "jax.oom",
         re.compile(r"RESOURCE_EXHAUSTED: |Resource exhausted: Out of memory|Ran out of memory in memory space"),
     ),
-    ("paddle.oom", re.compile(r"Out of memory error on GPU (\d+)")),
+    ("paddle.oom", re.compile(r"Out of memory error on GPU (\d{1,15})")),
     ("ort.alloc", re.compile(r"Failed to allocate memory for requested buffer of size")),
     ("vllm.no-cache-blocks", re.compile(r"Error: No available memory for the cache blocks")),
 )
@@ -48,13 +48,13 @@ _FIELDS = (
     (
         "tried_to_allocate_bytes",
         re.compile(
-            r"(?:trying to allocate|Cannot allocate|buffer of size|Attempting to allocate) ([\d.]+ ?(?:[KMGT]i?B?|bytes)?)"
+            r"(?:trying to allocate|Cannot allocate|buffer of size|Attempting to allocate) ([\d.]{1,24} ?(?:[KMGT]i?B?|bytes)?)"
         ),
     ),
-    ("free_bytes", re.compile(r"available memory is only ([\d.]+ ?[KMGT]i?B)")),
-    ("allocated_bytes", re.compile(r"([\d.]+ ?[KMGT]i?B) memory has been allocated")),
-    ("total_bytes", re.compile(r"Used [\d.]+[KMGT] of ([\d.]+[KMGT])")),
-    ("needed_bytes", re.compile(r"Used ([\d.]+[KMGT]) of [\d.]+[KMGT]")),
+    ("free_bytes", re.compile(r"available memory is only ([\d.]{1,24} ?[KMGT]i?B)")),
+    ("allocated_bytes", re.compile(r"(?<![\d.])([\d.]{1,24} ?[KMGT]i?B) memory has been allocated")),
+    ("total_bytes", re.compile(r"Used [\d.]{1,24}[KMGT] of ([\d.]{1,24}[KMGT])")),
+    ("needed_bytes", re.compile(r"Used ([\d.]{1,24}[KMGT]) of [\d.]{1,24}[KMGT]")),
 )
 
 

@@ -47,8 +47,8 @@ LITERALS = (
 )
 
 _BANNER = (
-    ("micro_batch", re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d+)")),
-    ("grad_accum", re.compile(r"[Gg]radient [Aa]ccumulation steps = (\d+)")),
+    ("micro_batch", re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d{1,15})")),
+    ("grad_accum", re.compile(r"[Gg]radient [Aa]ccumulation steps = (\d{1,15})")),
     ("effective_batch", re.compile(r"Total train batch size[^=]*= ([\d,]+)")),
     ("total_steps", re.compile(r"Total optimization steps = ([\d,]+)")),
     ("n_params", re.compile(r"[Nn]umber of (?:trainable )?parameters ?[=:] ?([\d,.]+ ?[KMB]?)\b")),
@@ -63,7 +63,7 @@ _BANNER = (
     ("capacity_bytes", re.compile(r"CUDA capacity: .* with ([\d.]+GiB) memory|Max memory: ([\d.]+ GB)")),
 )
 _COMMAND = re.compile(
-    r"(?:^|[$>#] ?|\b)((?:\w+=\S+ )*(?:torchrun|accelerate launch|deepspeed|srun|python3?|\S*/python3?)\b(?: \S+)*? \S*\.py\b.*|\S*/?python3? -m [\w.]+ .*)"
+    r"(?:^|[$>#] ?|\b)((?:\w+=\S+ )*(?:torchrun|accelerate launch|deepspeed|srun|python3?|(?<!\S)\S{0,200}/python3?)\b(?: \S{1,300}){0,40}? \S{0,300}\.py\b.*|(?<!\S)(?:\S{0,200}/)?python3? -m [\w.]+ .*)"
 )
 _ARGV = re.compile(r"\[('[^']*'(?:, '[^']*')+)\]")
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:[= ]+(?!--)(\"[^\"]*\"|'[^']*'|[^\s'\"]+))?")
@@ -86,7 +86,7 @@ def parse(window: Window) -> Iterator[Setting | Launch]:
                     yield Setting(source=source, rank=line.rank, name=name, value=read, raw=text.strip()[:200])
         command = _ARGV.search(text)
         flags = " ".join(re.findall(r"'([^']*)'", command[1])) if command else text if "--" in text else ""
-        if (launched := _COMMAND.search(text)) and "--" in text and 'File "' not in text:
+        if (launched := _COMMAND.search(text, 0, 4000)) and "--" in text and 'File "' not in text:
             yield Launch(source=source, rank=line.rank, command=launched[1].strip()[:4000])
         elif command and ".py" in flags:
             yield Launch(source=source, rank=line.rank, command=flags[:4000])

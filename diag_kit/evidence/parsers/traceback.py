@@ -21,19 +21,19 @@ from ..text import Window
 
 LITERALS = ("Traceback", 'File "', "File ~", "ipython-input", "Cell In[", "❱", " in <", "line: ")
 
-_PYTHON = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.+))?')
+_PYTHON = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d{1,15})(?:, in (?P<func>.+))?')
 _JUPYTER = (
-    re.compile(r"^\s*File (?P<path>[~/\w][^\s:]*(?:\.py|>)):(?P<line>\d+),? in (?P<func>[^(]+)"),
-    re.compile(r"^\s*Cell In\s*\[\d+\], line (?P<line>\d+)"),
+    re.compile(r"^\s*File (?P<path>[~/\w][^\s:]*(?:\.py|>)):(?P<line>\d{1,15}),? in (?P<func>[^(]+)"),
+    re.compile(r"^\s*Cell In\s*\[\d{1,15}\], line (?P<line>\d{1,15})"),
     re.compile(r"^\s*\[?(?P<path><ipython-input-[^>]+>|[~/][^\s\]]+\.py)(?:\]\([^)]*\))? in (?P<func>[^(]+)"),
 )
-_RICH = re.compile(r"^\s*(?P<path>(?:[A-Za-z]:)?[\w./\\~<>-]+\.py):(?P<line>\d+) in\b\s*(?P<func>\S+)?\s*$")
-_MARKED = re.compile(r"^\s*(?:-{2,}>|❱)\s*(\d+)\s*(?:│\s*)*(.*)$")
+_RICH = re.compile(r"^\s*(?P<path>(?:[A-Za-z]:)?[\w./\\~<>-]+\.py):(?P<line>\d{1,15}) in\b\s*(?P<func>\S+)?\s*$")
+_MARKED = re.compile(r"^\s*(?:-{2,}>|❱)\s*(\d{1,15})\s*(?:│\s*)*(.*)$")
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|OutOfResources|Failed|Fault))(?::\s?(?P<text>.*))?$"
 )
 _SKIP = re.compile(r"^\s*(?:[\^~]+(?: <--- HERE)?\s*$|\[Previous line repeated)")
-_NUMBERED = re.compile(r"^\s*\d+\s*(?:│|[^\d].*)?$")
+_NUMBERED = re.compile(r"^\s*\d{1,15}\s*(?:│|[^\d].*)?$")
 _REVERSED = re.compile(r"^Exception has occurred: (?:[\w.]*\.)?(\w+)")
 _PATIENCE = 14
 """Lines without a frame after which a block is taken to have ended (code listings of boxes are shorter)."""
