@@ -67,7 +67,8 @@ _PHASES: tuple[tuple[str, int | None, tuple[tuple[str, re.Pattern[str]], ...]], 
             ),
             _any(
                 "code",
-                r"\b(?:evaluate|validate|evaluation_loop|run_validation)\(|\b(?:x|X|y|data|inputs?|images?|batch)_(?:test|val|valid|dev)\b|\b(?:val|valid|test|eval)_(?:loader|batch|data|images|inputs)\b",
+                # A training function may be handed the validation data; a model that is called on it evaluates.
+                r"\b(?:evaluate|validate|evaluation_loop|run_validation)\(|\b(?:model|net|network|self)\w*\([^)]*\b(?:(?:x|X|y|data|inputs?|images?|batch)_(?:test|val|valid|dev)|(?:val|valid|test|eval)_(?:batch|data|images|inputs))\b|\bin [^:]*\b(?:val|valid|test|eval)_?(?:data)?loader\b",
             ),
         ),
     ),
@@ -196,7 +197,7 @@ _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
             ),
             _any(
                 "function",
-                r"^(?:_get_per_token_logps\w*|_compute_distributed_log_softmax|selective_log_softmax|get_logits)$",
+                r"^(?:_get_per_token_logps\w*|_compute_distributed_log_softmax|selective_log_softmax|log_softmax|get_logits|_?convert_to_fp32)$",
             ),
         ),
     ),
@@ -272,6 +273,15 @@ _PLUMBING = re.compile(
     r"torch/nn/modules/(?:module|container)\.py|torch/_dynamo|torch/_inductor|/torchinductor_|torch/utils/_contextlib|torch/amp|accelerate/utils/operations|torch/nn/functional\.py|torch/_tensor\.py|torch/tensor\.py"
 )
 _MODEL_CALL = re.compile(r"\b(?:self\.)?(?:model|net|network)\w*\(")
+_TELLING = (
+    "cross_entropy",
+    "nll_loss",
+    "log_softmax",
+    "multi_head_attention_forward",
+    "_convert_to_fp32",
+    "convert_to_fp32",
+)
+"""Functions of the plumbing that do name an operation; accelerate converts a model's outputs, its logits, to fp32."""
 _FORWARD_OPERATIONS = frozenset(
     {"attention-fused", "attention-scores", "attention-mask", "logits", "loss", "variable-shape"}
 )
@@ -308,11 +318,7 @@ def place(frames: Sequence[Frame]) -> Place:
 
 
 def _operation(frames: Sequence[Frame]) -> tuple[str | None, Frame | None]:
-    telling = [
-        frame
-        for frame in reversed(frames)
-        if not _PLUMBING.search(_path(frame)) or frame.function in ("cross_entropy", "multi_head_attention_forward")
-    ]
+    telling = [frame for frame in reversed(frames) if not _PLUMBING.search(_path(frame)) or frame.function in _TELLING]
     for frame in telling[:_INNERMOST]:
         for name, rules in _OPERATIONS:
             if _fulfils(frame, rules):

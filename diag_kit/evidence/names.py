@@ -125,6 +125,8 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     elif name in ("init_from", "resume_from_checkpoint", "resume", "resume_from", "load_checkpoint"):
         if value and str(value).lower() not in ("false", "none", "null", "no", "scratch", "0"):
             yield "resumed", True
+    elif name == "set_requires_gradient_sync":
+        yield "no_sync", truth is not True
     elif name in ("packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
         if truth is not None:
             known = {

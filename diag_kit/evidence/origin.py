@@ -103,11 +103,9 @@ def _first_of_cluster(stream: Sequence[Event]) -> Event:
 
 
 def _without_echoes(events: Sequence[Event]) -> list[Event]:
-    """The events without those that a launcher repeated: the same words without a rank, where a rank's own line is
-    here.
-    """
-    own = {(e.kind, e.message[:300]) for e in events if e.rank is not None}
-    return [e for e in events if e.rank is not None or (e.kind, e.message[:300]) not in own]
+    """The events without those that a launcher or a thread repeated without a rank, where a rank's own line is here."""
+    own = {e.kind for e in events if e.rank is not None}
+    return [e for e in events if e.rank is not None or e.kind not in own]
 
 
 def _earliest(events: Sequence[Event]) -> Event:

@@ -39,7 +39,7 @@ def sizes(message: str) -> tuple[dict[str, Any], int | None, list[int]]:
     for name, pattern in _FIELDS:
         if name not in figures and (found := pattern.search(message)):
             value = parse_size(found[1])
-            if value is not None and value < _SENTINEL_BYTES:
+            if value is not None and (value < _SENTINEL_BYTES or name == "tried_to_allocate_bytes"):
                 figures[name] = value
     if (partly := _FREE_OF.search(message)) and "total_bytes" not in figures:
         unit = partly[1].split()[-1]

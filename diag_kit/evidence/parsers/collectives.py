@@ -39,7 +39,12 @@ _MEMBER = re.compile(r":(\d{1,15}):\d{1,15} \[\d{1,15}\] NCCL INFO comm \S+ rank
 _PROCESS = re.compile(r"^([\w.-]+):(\d{1,15}):\d{1,15} \[\d{1,15}\]")
 _RAN = re.compile(r"ran for (?:more than )?(\d{1,15}) milliseconds")
 _KINDS = (
-    ("nccl.oom", "gpu-oom", "originator", re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d{1,15} )?'out of memory'")),
+    (
+        "nccl.oom",
+        "gpu-oom",
+        "originator",
+        re.compile(r"Failed to CUDA calloc|Cuda failure (?:\d{1,15} )?'out of memory'"),
+    ),
     (
         "nccl.timeout",
         "undetermined",

@@ -27,6 +27,7 @@ LITERALS = (
     "DataLoader worker",
     "bus error",
     "Killed process",
+    "Kill process",
     "oom_kill",
     "oom-kill",
     "Out Of Memory",
@@ -74,7 +75,7 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
         "kernel.oom-kill",
         "host-oom",
         "originator",
-        re.compile(r"Out of memory: Killed? process|invoked oom-killer|oom-kill:constraint"),
+        re.compile(r"Out of memory: Kill(?:ed)? process|invoked oom-killer|oom-kill:constraint"),
     ),
     (
         "slurm.oom-kill",

@@ -46,7 +46,12 @@ def parse(window: Window) -> Iterator[Event]:
     """Events ``launcher.sigterm``, ``launcher.failed``, ``preempted`` and ``time-limit``."""
     for index, line in enumerate(window.lines):
         text = line.text
-        common: dict[str, Any] = {"source": window.source(index), "message": text.strip()[:400], "host": line.host, "time": line.time}
+        common: dict[str, Any] = {
+            "source": window.source(index),
+            "message": text.strip()[:400],
+            "host": line.host,
+            "time": line.time,
+        }
         if found := _SIGTERM.search(text):
             yield Event(
                 kind="launcher.sigterm", family="undetermined", role="teardown", pid=int(found[1] or found[2]), **common

@@ -46,6 +46,7 @@ _STEP = re.compile(
 )
 _BRACKET = re.compile(r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*\]")
 _MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d{1,15})", re.I)
+_FAIRSEQ = re.compile(r"\bepoch \d{1,6}: +(\d{1,15}) / (\d{1,15})\b")
 _BAR = re.compile(r"\d{1,15}%\|.*?\| *(\d{1,15})/(\d{1,15}) \[")
 _LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d{1,15})\b", re.I)
 
@@ -102,7 +103,7 @@ def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iter
 def _position(text: str) -> tuple[int | None, int | None, int | None]:
     """(step, total steps, micro-step) that a line states."""
     micro = int(found[1]) if (found := _MICRO.search(text)) else None
-    if bar := _BAR.search(text):
+    if bar := _BAR.search(text) or _FAIRSEQ.search(text):
         return int(bar[1]), int(bar[2]), micro
     rest = _MICRO.sub("", text)
     if found := _STEP.search(rest):

@@ -37,6 +37,7 @@ LITERALS = (
     "train_runtime",
     "NVRM: Xid",
     "raining complete",
+    "exits successfully",
     "raining finished",
     "inished training",
     "raining done",
@@ -77,7 +78,9 @@ _KINDS = (
     (
         "finished",
         "context",
-        re.compile(r"'train_runtime'|[Tt]raining (?:is )?(?:complete|completed|finished|done)\b|[Ff]inished training"),
+        re.compile(
+            r"'train_runtime'|[Tt]raining (?:is )?(?:complete|completed|finished|done)\b|[Ff]inished training|Process \d{1,15} exits successfully"
+        ),
     ),
 )
 _PLAIN = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt))\b(?::\s?(?P<text>.*))?$")

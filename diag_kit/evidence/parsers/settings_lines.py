@@ -47,7 +47,10 @@ LITERALS = (
 )
 
 _BANNER = (
-    ("micro_batch", re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d{1,15})")),
+    (
+        "micro_batch",
+        re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d{1,15})"),
+    ),
     ("grad_accum", re.compile(r"[Gg]radient [Aa]ccumulation steps = (\d{1,15})")),
     ("effective_batch", re.compile(r"Total train batch size[^=]*= ([\d,]+)")),
     ("total_steps", re.compile(r"Total optimization steps = ([\d,]+)")),

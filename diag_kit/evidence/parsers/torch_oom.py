@@ -38,6 +38,7 @@ _START = re.compile(
     r"(?P<who>CUDA|HIP|NPU) out of memory|(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU)|"
     r"(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
 )
+_SURVIVED = re.compile(r"skipping (?:this )?batch|retry(?:ing)? with|reducing (?:the )?batch size", re.I)
 _STOP = re.compile(
     r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
 )
@@ -57,6 +58,8 @@ def parse(window: Window) -> Iterator[Event]:
         figures, device, processes = sizes(message)
         if figures and len(message) > len(line.text):
             seen_to = index + 1 if "Tried to allocate" in message else index
+        after = " ".join(line.text for line in window.lines[index : index + 3])
+        role = "recovered" if _SURVIVED.search(after) else "originator"
         who = (found["who"] or "CUDA").lower()
         kind = {"hip": "hip.oom", "npu": "npu.oom"}.get(who, "torch.oom" if figures else "torch.oom-bare")
         if processes:
@@ -66,6 +69,7 @@ def parse(window: Window) -> Iterator[Event]:
             rank=line.rank,
             kind=kind,
             family="gpu-oom",
+            role=role,
             message=message[:1500],
             figures=figures,
             device=device,
