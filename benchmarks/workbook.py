@@ -85,9 +85,11 @@ def first_plot() -> float:
         del notebook["metadata"]["diag_kit"]  # so that it waits for Run All
         copy.write_text(json.dumps(notebook), encoding="utf-8")
         command = [*launch.command(work, port), "--expose-app-in-browser"]
-        server = subprocess.Popen(command, env=launch.environment(work, TOKEN, None), cwd=work, start_new_session=True)
+        env, log = launch.environment(work, TOKEN, None), work / "server.log"
+        with log.open("wb") as out:
+            server = subprocess.Popen(command, env=env, cwd=work, stdout=out, stderr=out, start_new_session=True)
         try:
-            launch._wait_until_up(server, port, TOKEN)
+            launch._wait_until_up(server, port, TOKEN, log)
             with sync_playwright() as playwright:
                 flags = ["--disable-gpu", "--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
                 page = playwright.chromium.launch(executable_path=find_chromium(), args=flags).new_page()

@@ -73,7 +73,7 @@ class Room:
     tensors_bytes: int | None = None
 
 
-def _draw_room(layout: Spec, room: Room) -> None:
+def _draw_room(layout: Spec, room: Room, side: str = "left") -> None:
     if room.capacity_bytes is None:
         return
     top, usable = gib(room.capacity_bytes), gib(room.tensors_bytes or room.capacity_bytes)
@@ -83,8 +83,8 @@ def _draw_room(layout: Spec, room: Room) -> None:
         {"type": "line", **across, "y0": top, "y1": top, "line": {"color": LIMIT, "width": 2}},
     ]
     layout["annotations"].append(
-        _note(0, room.capacity_bytes, f"capacity {format_bytes(room.capacity_bytes)}", xref="paper",
-              xanchor="left", yanchor="bottom", font={"color": LIMIT, "size": 12}, bgcolor="rgba(255,255,255,0.85)")
+        _note(int(side == "right"), room.capacity_bytes, f"capacity {format_bytes(room.capacity_bytes)}", xref="paper",
+              xanchor=side, yanchor="bottom", font={"color": LIMIT, "size": 12}, bgcolor="rgba(255,255,255,0.85)")
     )  # fmt: skip
 
 
@@ -180,7 +180,9 @@ def _draw_curves(xs: Sequence[int], curves: Sequence[Curve]) -> list[Spec]:
                      "y": [round(gib(p), 3) for p in curve.peaks], "line": {"color": curve.colour, "width": 2.5},
                      "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
         if fits_to is not None:
-            size = next(peak for x, peak in zip(xs, curve.peaks, strict=True) if x >= fits_to)
+            i = next(i for i, x in enumerate(xs) if x >= fits_to)
+            part = (fits_to - xs[i - 1]) / (xs[i] - xs[i - 1]) if i else 1
+            size = curve.peaks[i - 1] + part * (curve.peaks[i] - curve.peaks[i - 1]) if i else curve.peaks[0]
             data.append(_point(fits_to, size, {"symbol": "x", "size": 9, "color": curve.colour}))
     return data
 
@@ -210,7 +212,7 @@ def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tupl
     layout = _layout("sequence length in tokens", top)
     data = _draw_curves(lengths, (eager, fused))
     data.append(_draw_here(layout, at, now, f"{at:,} tokens", room, left=at > lengths[-1] / 2))
-    _draw_room(layout, room)
+    _draw_room(layout, room, "right")
     text = f"At {at:,} tokens the peak is {format_bytes(now)}."
     for curve in (eager, fused):
         kernel = f"{curve.name.split(',')[0].capitalize()} attention"
@@ -230,14 +232,14 @@ def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room:
     layout["xaxis"]["range"] = [0.5, steps[-1] + 0.5]
     data = _draw_curves(steps, (deferred, each))
     data.append(_draw_here(layout, at, now, f"micro-step {at}", room, left=at > steps[-1] / 2))
-    _draw_room(layout, room)
+    _draw_room(layout, room, "right")
     grows = deferred.peaks[-1] - deferred.peaks[-2]
     text = (
         f"In micro-step {at} memory reaches {format_bytes(now)}. With graphs kept, each micro-step adds "
         f"{format_bytes(grows)}; with a backward in each, the line is flat from the second on."
     )
     if deferred.fits_to and deferred.fits_to < steps[-1]:
-        text += f" Kept graphs fit for {deferred.fits_to} micro-steps."
+        text += f" Kept graphs fit for {deferred.fits_to} micro-step{'s' * (deferred.fits_to > 1)}."
     return Figure("Memory against micro-step", {"data": data, "layout": layout}, text)
 
 

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 import webbrowser
 from datetime import UTC, datetime
@@ -42,10 +41,12 @@ def launch(run: str | None = None, *, browser: bool = True, notebook: str = "wor
     work = places.work_folder()
     copy = working_copy(notebook, work)
     port, token = _free_port(), secrets.token_hex(24)
-    server = subprocess.Popen(command(work, port), env=environment(work, token, run), cwd=work, start_new_session=True)
+    line, env, log = command(work, port), environment(work, token, run), work / ".lab" / "server.log"
+    with log.open("wb") as out:  # the terminal is for the address
+        server = subprocess.Popen(line, env=env, cwd=work, stdout=out, stderr=out, start_new_session=True)
     try:
         signal.signal(signal.SIGTERM, _interrupt)
-        _wait_until_up(server, port, token)
+        _wait_until_up(server, port, token, log)
         url = f"http://127.0.0.1:{port}/doc/tree/{copy.name}?token={token}"
         print(f"Workbook: {url}\nCtrl-C stops it. Working copy: {copy}", flush=True)
         if browser and _has_display():
@@ -126,23 +127,21 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def _wait_until_up(server: subprocess.Popen[bytes], port: int, token: str) -> None:
+def _wait_until_up(server: subprocess.Popen[bytes], port: int, token: str, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     probe = urllib.request.Request(f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {token}"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise DiagKitError(
-                f"JupyterLab ended with status {server.returncode} before it answered; its message is above"
-            )
+            said = log.read_text(encoding="utf-8", errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(said) if line.strip()), "without a word")
+            raise DiagKitError(f"JupyterLab ended before it answered (status {server.returncode}): {last}; see {log}")
         try:
             direct.open(probe, timeout=5).close()
             return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.1)
-    raise DiagKitError(
-        f"JupyterLab did not answer on 127.0.0.1:{port} within {START_SECONDS} s; start it by hand: jupyter lab"
-    )
+    raise DiagKitError(f"JupyterLab did not answer on 127.0.0.1:{port} within {START_SECONDS} s; see {log}")
 
 
 def _has_display() -> bool:

@@ -89,12 +89,13 @@ def lab(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.chdir(tmp_path)
     port = launch._free_port()
     command = [*launch.command(work, port), "--expose-app-in-browser"]
-    with (tmp_path / "server.log").open("w") as log:
+    log_file = tmp_path / "server.log"
+    with log_file.open("w") as log:
         server = subprocess.Popen(
             command, env=launch.environment(work, TOKEN, None), cwd=work, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            launch._wait_until_up(server, port, TOKEN)
+            launch._wait_until_up(server, port, TOKEN, log_file)
             yield Lab(f"http://127.0.0.1:{port}", work, tmp_path)
         finally:
             launch._stop(server)

@@ -105,6 +105,16 @@ def test_an_unwritable_work_folder_is_one_line(tmp_path: Path, monkeypatch: pyte
         places.work_folder()
 
 
+def test_a_server_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server said last, and where the rest is."""
+    monkeypatch.setenv("DIAG_KIT_DATA", str(tmp_path))
+    monkeypatch.setattr(
+        launch, "command", lambda work, port: [sys.executable, "-c", "raise SystemExit('no port left')"]
+    )
+    with pytest.raises(DiagKitError, match=r"status 1\): no port left; see .*server.log"):
+        launch.launch(browser=False)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stops_cleanly_and_takes_its_server_along(tmp_path: Path, how: signal.Signals) -> None:
     """The URL is printed, an interrupt ends with status 0 and no traceback, and no server is left behind."""
