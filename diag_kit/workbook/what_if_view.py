@@ -85,12 +85,13 @@ class WhatIfView(w.VBox):
         self.words = {name: w.HTML() for name in self.plots}
         self.reset = w.Button(description=f"Back to {state.start_name}", tooltip="Set every control back")
         self.keep = w.Button(description="Keep for the report", tooltip="Add these settings and their peak to it")
-        self.kept = w.HTML()
+        self.forget = w.Button(tooltip="Take the kept settings out of the report")
         self.reset.on_click(lambda _: state.reset())
         self.keep.on_click(lambda _: state.explore())
+        self.forget.on_click(lambda _: state.forget_explored())
         self.measured = self._figure("measured", "Memory as measured")
         shape = w.Accordion([w.VBox([self.model, *self.shape.values()]).add_class("dk-stack")], titles=("Model",))
-        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.kept])
+        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.forget])
         controls.add_class("dk-controls").add_class("dk-card")
         drawn = w.VBox([
             self.verdict,
@@ -220,7 +221,8 @@ class WhatIfView(w.VBox):
 
     def _show_kept(self) -> None:
         n = len(self.state.explored)
-        self.kept.value = f"<p class='dk-status' role='status'>{n} kept for the report</p>" if n else ""
+        self.forget.description = f"Forget the {n} kept"
+        self.forget.layout.display = "" if n else "none"
 
 
 def _plain(value: Any) -> Any:

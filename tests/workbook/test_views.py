@@ -70,6 +70,17 @@ def test_a_refused_value_is_one_line_and_the_control_goes_back(book: Workbook) -
     assert book.what_if.plots["step"].spec == before
 
 
+def test_what_ifs_are_kept_and_forgotten(book: Workbook) -> None:
+    """The button to forget says how many are kept, and is there only where some are."""
+    view = book.what_if
+    assert view.forget.layout.display == "none"
+    view.keep.click()
+    assert (view.forget.description, view.forget.layout.display) == ("Forget the 1 kept", "")
+    view.forget.click()
+    assert book.state.explored == []
+    assert view.forget.layout.display == "none"
+
+
 def test_remedies_and_numbers_follow(book: Workbook) -> None:
     """The tables beside the plots carry GiB and formulas, and follow the controls."""
     assert "Use a fused attention kernel" in book.what_if.remedies.value
