@@ -78,7 +78,7 @@ def first_plot() -> float:
     from tests.browser.conftest import READY, TOKEN, find_chromium
 
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"DIAG_KIT_DATA": folder, launch.ALLOW_ROOT: "1"}
+        os.environ["DIAG_KIT_DATA"] = folder
         work = places.work_folder()
         copy, port = launch.working_copy("workbook.ipynb", work), launch._free_port()
         notebook = json.loads(copy.read_text(encoding="utf-8"))

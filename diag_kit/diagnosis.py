@@ -28,6 +28,7 @@ from .failures.records import FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .wording import collateral_of, failure_of, next_action_of, summary_of, words
 
+_STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
 _MOST_POSSIBLE, _MOST_RULED_OUT = 5, 3
 _PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
@@ -56,6 +57,8 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
     if origin.event and "capacity_bytes" not in settings and (total := origin.event.figures.get("total_bytes")):
         settings["capacity_bytes"] = (total, origin.event.source)
     known = _memory_settings({name: value for name, (value, _) in settings.items()})
+    if known is not None and "backward" not in settings and figures.values.get("growth") == "per-micro-step":
+        known = known.with_(backward="deferred")  # what grows with the micro-steps is predicted as if graphs were kept
     _decode(figures, {name: value for name, (value, _) in settings.items()})
     family = origin.family
     if (
@@ -194,12 +197,22 @@ def _finding(one: _Weighed, verdict: str, figures: Figures, known: Any) -> Findi
         entry=one.entry.id,
         title=one.entry.title,
         verdict=verdict,
-        for_=tuple(_statement(sign, figures) for sign in one.for_),
+        for_=tuple(_statement(sign, figures) for sign in _telling(one.for_)),
         against=tuple(_statement(sign, figures) for sign in one.against),
         missing=() if verdict == "confirmed" else tuple(Missing(need.kind, need.what, need.how) for need in needs),
         fixes=() if verdict == "ruled-out" else tuple(_fix(fix, known) for fix in fixes),
         claim=explained.mechanism if explained else "",
     )
+
+
+def _telling(signs: Sequence[Sign]) -> list[Sign]:
+    """The signs to show, strongest first, without those that say of the same figures what a stronger one says."""
+    shown: list[Sign] = []
+    for sign in sorted(signs, key=lambda one: _STRENGTH[one.strength]):
+        said = {name for other in shown for name in figures_in(other.when)}
+        if not figures_in(sign.when) - set(_QUIET_FIGURES) <= said:
+            shown.append(sign)
+    return shown
 
 
 def _statement(sign: Sign, figures: Figures) -> Statement:

@@ -125,6 +125,9 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     where = f" in phase {failure.phase}" if failure.phase != "unknown" else ""
     what = f" ({failure.operation})" if failure.operation and failure.operation != failure.phase else ""
     step = f" after step {failure.step}" if failure.step is not None else ""
+    if failure.micro_step is not None:
+        within = f" of step {failure.step}" if failure.step is not None else ""
+        step = f" after micro-step {failure.micro_step}{within}"
     asked, free = values.get("request_bytes"), values.get("free_bytes")
     sizes = (
         f": it asked for {format_bytes(asked)}" + (f" with {format_bytes(free)} free" if free is not None else "")

@@ -28,7 +28,7 @@ def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["prose"] = _prose
+    environment.filters["prose"] = prose
     return environment.get_template("report.html").render(
         page=page,
         plots=plots,
@@ -40,7 +40,7 @@ def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()
     )
 
 
-def _prose(text: str) -> Markup:
+def prose(text: str) -> Markup:
     """Text whose backticks mark code, as the encyclopedia writes it: escaped first, then marked up."""
     return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped just here
 

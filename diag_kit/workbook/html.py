@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..evidence.facts import Source
-from ..report.html import _prose
+from ..report.html import prose
 from ..report.words import clean
 from ..units import format_bytes
 
@@ -30,7 +30,7 @@ def lines_around(source: Source) -> Iterator[Line]:
 _environment = Environment(
     loader=PackageLoader("diag_kit.workbook"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
-_environment.filters.update(clean=clean, prose=_prose)
+_environment.filters.update(clean=clean, prose=prose)
 _environment.globals.update(size=format_bytes, lines_around=lines_around)
 
 

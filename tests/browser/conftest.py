@@ -33,7 +33,7 @@ def find_chromium() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright keeps an event loop running, which tests after it must not find
 def browser() -> Iterator[Browser]:
     """A headless Chromium. Where none is found the journeys are skipped, out loud; under CI=true that is a failure."""
     path = find_chromium()
@@ -84,7 +84,6 @@ def lab(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """A server with its own data folder, started in ``tmp_path``."""
     work = tmp_path / "data" / "workbook"
     work.mkdir(parents=True)
-    monkeypatch.setenv(launch.ALLOW_ROOT, "1")
     monkeypatch.setenv("DIAG_KIT_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     port = launch._free_port()
