@@ -24,8 +24,8 @@ from pathlib import Path
 import plotly
 import plotly.graph_objects as go
 
+from diag_kit.report.bundle import plotly_js
 from diag_kit.workbook import Workbook, launch, places, workbook
-from diag_kit.workbook.bundle import plotly_js
 
 
 def percentiles(milliseconds: list[float]) -> str:

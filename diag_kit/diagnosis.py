@@ -23,9 +23,10 @@ from .evidence.derived import Figures, decode_request, figures_of
 from .evidence.facts import Source
 from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
-from .failures.conditions import figures_in, holds
+from .failures.conditions import holds
 from .failures.records import FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
+from .units import format_bytes
 from .wording import collateral_of, failure_of, next_action_of, summary_of, words
 
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
@@ -206,13 +207,24 @@ def _finding(one: _Weighed, verdict: str, figures: Figures, known: Any) -> Findi
 
 
 def _telling(signs: Sequence[Sign]) -> list[Sign]:
-    """The signs to show, strongest first, without those that say of the same figures what a stronger one says."""
+    """The signs to show, strongest first, without those whose main figure a stronger one has spoken of."""
     shown: list[Sign] = []
+    said: set[str] = set()
     for sign in sorted(signs, key=lambda one: _STRENGTH[one.strength]):
-        said = {name for other in shown for name in figures_in(other.when)}
-        if not figures_in(sign.when) - set(_QUIET_FIGURES) <= said:
+        names = _in_order(sign.when)
+        if not names or names[0] not in said:
             shown.append(sign)
+            said.update(names)
     return shown
+
+
+def _in_order(when: Mapping[str, Any]) -> list[str]:
+    """Names of the figures of a condition as its writer put them, the quiet ones left out where others are there."""
+    names: list[str] = []
+    for key, wanted in when.items():
+        inner = wanted if key == "any" else [wanted] if key == "not" else None
+        names += [key] if inner is None else [name for one in inner for name in _in_order(one)]
+    return [name for name in names if name not in _QUIET_FIGURES] or names
 
 
 def _statement(sign: Sign, figures: Figures) -> Statement:
@@ -224,8 +236,7 @@ def _statement(sign: Sign, figures: Figures) -> Statement:
 
 def _source(when: Mapping[str, Any], figures: Figures) -> Source:
     """The place of the most telling figure that a condition reads."""
-    names = sorted(figures_in(when), key=lambda name: name in _QUIET_FIGURES)
-    for name in names:
+    for name in sorted(_in_order(when), key=lambda name: name in _QUIET_FIGURES):
         if name == "events":
             kinds = re.findall(r"'has': '([\w.-]+)'", str(dict(when)))
             for kind in kinds:
@@ -238,15 +249,17 @@ def _source(when: Mapping[str, Any], figures: Figures) -> Source:
 
 
 def _fix(fix: FailureFix, known: Any) -> Fix:
-    saves, basis = None, ""
+    saves, peak, basis = None, None, ""
     if fix.saves and known is not None:
         from .memory import plan
+        from .memory.formulas import peak_bytes
 
         try:
-            if (
-                plan.changed(known, fix.saves) != known
-            ):  # what the settings already say, or don't tell, predicts nothing
-                saves, basis = plan.saves(known, fix.saves), "closed forms for this run's settings"
+            changed = plan.changed(known, fix.saves)
+            if changed != known:  # what the settings already say, or don't tell, predicts nothing
+                before, peak = peak_bytes(known), peak_bytes(changed)
+                saves = before - peak
+                basis = f"closed forms for this run's settings, which predict a peak of {format_bytes(before)}"
         except SettingsError:  # a remedy that this run's settings rule out
             pass
     return Fix(
@@ -257,6 +270,7 @@ def _fix(fix: FailureFix, known: Any) -> Fix:
         undo=fix.undo,
         code=fix.code,
         basis=basis,
+        peak_bytes=peak,
     )
 
 

@@ -100,7 +100,7 @@ class Missing:
 class Fix:
     """A remedy. ``saves_bytes`` is predicted for this run, None where the run's settings don't allow it.
 
-    ``code`` maps a framework's name to the lines that apply the fix.
+    ``peak_bytes`` is the predicted peak with the fix. ``code`` maps a framework's name to the lines that apply it.
     """
 
     action: str
@@ -110,11 +110,13 @@ class Fix:
     undo: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
     basis: str = ""
+    peak_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "action": self.action,
             "saves_bytes": self.saves_bytes,
+            "peak_bytes": self.peak_bytes,
             "cost": self.cost,
             "verify": self.verify,
             "undo": self.undo,

@@ -6,7 +6,6 @@ that runs only the scripts bearing this file's nonce and loads nothing from anyw
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import secrets
@@ -17,12 +16,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from .bundle import plotly_js
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()) -> str:
-    """HTML of a page from `page.build`; ``plots`` are drawn where the bundle of plotly.js is installed."""
-    bundle = _plotly_js() if plots else ""
+    """HTML of a page from `page.build`; ``plots`` are drawn by plotly.js, which the page then carries."""
+    bundle = plotly_js() if plots else ""
     specs = json.dumps([plot["spec"] for plot in plots] if bundle else [], default=str)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
@@ -43,14 +44,6 @@ def render_html(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()
 def prose(text: str) -> Markup:
     """Text whose backticks mark code, as the encyclopedia writes it: escaped first, then marked up."""
     return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped just here
-
-
-def _plotly_js() -> str:
-    """The workbook's bundle; empty where the workbook's tier is not installed."""
-    try:
-        return str(importlib.import_module("diag_kit.workbook.bundle").plotly_js())
-    except (ImportError, OSError):
-        return ""
 
 
 def _text(name: str) -> str:

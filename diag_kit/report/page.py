@@ -147,6 +147,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     saves = "not predicted" if fix.saves_bytes is None else format_bytes(fix.saves_bytes)
+    if fix.saves_bytes is not None and fix.peak_bytes is not None:
+        saves += f", to {format_bytes(fix.peak_bytes)}"
     code = [(FRAMEWORKS.get(name, clean(name)), clean(lines).rstrip()) for name, lines in fix.code.items()]
     return {"action": clean(fix.action), "saves": saves, "cost": clean(fix.cost), "verify": clean(fix.verify),
             "undo": clean(fix.undo), "code": code}  # fmt: skip

@@ -11,7 +11,7 @@ import anywidget
 import ipywidgets as w
 import traitlets as t
 
-from .bundle import STATIC
+from .places import STATIC
 
 
 class Number(anywidget.AnyWidget):

@@ -11,6 +11,7 @@ from ..errors import DiagKitError
 from ..history import FOLDER_VARIABLE, data_folder
 
 PACKAGE = Path(__file__).resolve().parent
+STATIC = PACKAGE / "static"
 CHECKOUT = PACKAGE.parents[1]
 
 RUN = "DIAG_KIT_RUN"

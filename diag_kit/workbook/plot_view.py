@@ -14,7 +14,8 @@ import anywidget
 import traitlets as t
 from ipywidgets import Widget, widget_serialization
 
-from .bundle import STATIC, plotly_js
+from ..report.bundle import plotly_js
+from .places import STATIC
 
 
 class Kit(anywidget.AnyWidget):

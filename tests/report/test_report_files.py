@@ -187,20 +187,6 @@ def test_plot_data_cannot_end_its_script(tmp_path, diagnosis):
     assert json.loads(found[1]) == [PLOTS[0]["spec"]]
 
 
-def test_without_the_bundle_plots_are_told(tmp_path, diagnosis, monkeypatch):
-    """Where the workbook's tier isn't installed the report says so and gives each plot's words."""
-
-    def absent(name: str):
-        raise ImportError(name)
-
-    monkeypatch.setattr(html_module.importlib, "import_module", absent)
-    page = Page(written(tmp_path, "html", diagnosis, plots=PLOTS))
-    assert "no plotting bundle" in page.text
-    assert PLOTS[0]["text"] in page.text
-    assert not [attrs for _, attrs in page.tags if attrs.get("id") == "specs"]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_undetermined_run_has_a_report_too(tmp_path, suffix, diagnosis):
     """No failure, no finding, no setting: the report holds what there is."""
     bare = replace(diagnosis, family="undetermined", failure=None, initiating_rank=None, initiating_reason="",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag_kit.workbook.bundle import PLOTLY_JS_VERSION, STATIC, plotly_js
+from diag_kit.report.bundle import PLOTLY_JS_VERSION, STATIC, plotly_js
 
 
 def test_header_names_licence_and_version() -> None:
