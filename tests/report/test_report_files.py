@@ -187,6 +187,7 @@ def test_plot_data_cannot_end_its_script(tmp_path, diagnosis):
     assert json.loads(found[1]) == [PLOTS[0]["spec"]]
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_undetermined_run_has_a_report_too(tmp_path, suffix, diagnosis):
     """No failure, no finding, no setting: the report holds what there is."""
     bare = replace(diagnosis, family="undetermined", failure=None, initiating_rank=None, initiating_reason="",
