@@ -27,7 +27,7 @@ from .failures.conditions import holds
 from .failures.records import FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .units import format_bytes
-from .wording import collateral_of, failure_of, next_action_of, summary_of, words
+from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, words
 
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
@@ -83,7 +83,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         collateral=collateral_of(figures),
         findings=findings,
         missing=missing,
-        next_action=next_action_of(family, findings, missing),
+        next_action=next_action_of(figures.values, family, failure, findings, missing),
         coverage=run.coverage(),
         settings=settings,
         points=tuple(run.points),
@@ -91,6 +91,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         growth=figures.growth.text if figures.growth else "",
         content_key=run.content_key,
         figures=dict(figures.values),
+        hedged=hedged(figures.values, family, findings),
     )
 
 
@@ -192,7 +193,7 @@ def _finding(one: _Weighed, verdict: str, figures: Figures, known: Any) -> Findi
         for need in one.entry.needs
         if (not need.causes or cause in need.causes) and not (need.unless and holds(need.unless, figures.values))
     ]
-    fixes = [fix for fix in one.entry.fixes if not fix.causes or cause in fix.causes]
+    fixes = _meant(one.entry.fixes, cause, figures.values)
     return Finding(
         cause=cause,
         entry=one.entry.id,
@@ -204,6 +205,14 @@ def _finding(one: _Weighed, verdict: str, figures: Figures, known: Any) -> Findi
         fixes=() if verdict == "ruled-out" else tuple(_fix(fix, known) for fix in fixes),
         claim=explained.mechanism if explained else "",
     )
+
+
+def _meant(fixes: Sequence[FailureFix], cause: str, figures: Mapping[str, Any]) -> list[FailureFix]:
+    """Remedies of a cause for this run: those made for what it shows first, those made for another run left out."""
+    fitting = [
+        fix for fix in fixes if fix.remedy and (not fix.causes or cause in fix.causes) and holds(fix.when, figures)
+    ]
+    return sorted(fitting, key=lambda fix: fix.when is None)
 
 
 def _telling(signs: Sequence[Sign]) -> list[Sign]:

@@ -211,6 +211,7 @@ class Diagnosis:
         restart: the run's own launch line with a smaller micro-batch, or None where its syntax is not known.
         content_key: hash of the evidence's content, the key under which checklist state is kept.
         figures: the derived figures that conditions of entries read.
+        hedged: the family rests on a sign that something else can explain, such as an exit code alone.
     """
 
     family: str
@@ -229,6 +230,7 @@ class Diagnosis:
     growth: str = ""
     content_key: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+    hedged: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .evidence.derived import Figures
@@ -87,6 +87,11 @@ def _what(event: Event) -> str:
     return event.message[:160]
 
 
+_HEDGED_WORDS = {
+    "gpu-oom": "was refused by a GPU library, which a full device may explain",
+    "host-oom": "was killed by a signal, which a lack of host memory may explain",
+    "shared-memory": "lost a process to a bus error, which a lack of shared memory may explain",
+}
 _FAMILY_WORDS = {
     "gpu-oom": "ran out of GPU memory",
     "host-oom": "was killed or stopped for want of host memory",
@@ -121,10 +126,10 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
             return "Only ranks that waited for another are shown; the rank that failed first is not among them."
         growth = f" In its series, {figures.growth.text}." if figures.growth else ""
         return f"This evidence shows no end of the run.{growth}{cause}"
-    who = f"Rank {failure.rank}" if failure.rank is not None else "Every rank shown" if origin.alike else "The run"
+    who = "Every rank shown" if origin.alike else f"Rank {failure.rank}" if failure.rank is not None else "The run"
     where = f" in phase {failure.phase}" if failure.phase != "unknown" else ""
     what = f" ({failure.operation})" if failure.operation and failure.operation != failure.phase else ""
-    step = f" after step {failure.step}" if failure.step is not None else ""
+    step = f" after step {failure.step}" if failure.step else " in the first step" if failure.step == 0 else ""
     if failure.micro_step is not None:
         within = f" of step {failure.step}" if failure.step is not None else ""
         step = f" after micro-step {failure.micro_step}{within}"
@@ -137,29 +142,56 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     if values.get("request_impossible"):
         return f"{who} asked for an impossible size: a corrupted number, not a need for memory.{cause}"
     outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
-    return f"{who} {_FAMILY_WORDS.get(family, 'stopped')}{where}{what}{step}{sizes}.{cause}{outlived}"
+    happened = _FAMILY_WORDS.get(family, "stopped")
+    if hedged(figures.values, family, findings):
+        happened = _HEDGED_WORDS[family]
+    if family == "not-memory":
+        return f"{who} {happened}{where}{step}: {_error(failure)}{cause}{outlived}"
+    return f"{who} {happened}{where}{what}{step}{sizes}.{cause}{outlived}"
 
 
-def next_action_of(family: str, findings: Sequence[Finding], missing: Sequence[Missing]) -> str:
+def hedged(figures: Mapping[str, Any], family: str, findings: Sequence[Finding]) -> bool:
+    """Whether the family rests on what something else can explain: a signal, a library's refusal, a bus error."""
+    best = next((f for f in findings if f.verdict != "ruled-out"), None)
+    weak = str(figures.get("event_kind")).startswith(("exit.", "cudnn.", "cublas.", "thrust.", "dataloader.bus"))
+    return family in _HEDGED_WORDS and weak and (best is None or best.verdict == "possible")
+
+
+def _error(failure: Failure) -> str:
+    """The error's own words, short enough for a headline."""
+    said = " ".join(failure.message.split())
+    return _sentence(said if len(said) <= 140 else said[:139] + "…")
+
+
+def next_action_of(
+    figures: Mapping[str, Any],
+    family: str,
+    failure: Failure | None,
+    findings: Sequence[Finding],
+    missing: Sequence[Missing],
+) -> str:
     """The first fix of a finding that stands, or the one fact that would settle it, with the command that gets it."""
     best = next((f for f in findings if f.verdict != "ruled-out"), None)
     if family == "ok":
+        if figures.get("recovered"):
+            return "The run went on, but lost what it skipped: cap the tokens of a batch, so that none is skipped."
         return "Nothing to mend. Keep this run as the healthy one to compare a failed run with."
+    if family == "not-memory" and failure and best and best.verdict in ("confirmed", "likely"):
+        fix = f" {_sentence(best.fixes[0].action)}" if best.fixes else ""
+        return f"Handle the error at {failure.source}: {_error(failure)}{fix}"
     if best and best.verdict in ("confirmed", "likely") and best.fixes:
-        fix = best.fixes[0]
-        first = _sentence(fix.action) + (f" Verify: {_sentence(fix.verify)}" if fix.verify else "")
-        return (
-            first
-            if best.verdict == "confirmed" or not missing
-            else f"{first} To be sure first: {_sentence(missing[0].what)}"
+        fix_first = best.fixes[0]
+        check = (
+            f"First make sure: {_sentence(best.missing[0].what)} Then: "
+            if best.missing and best.verdict == "likely"
+            else ""
+        )
+        return f"{check}{_sentence(fix_first.action)}" + (
+            f" Verify: {_sentence(fix_first.verify)}" if fix_first.verify else ""
         )
     if missing:
         return f"Get the fact that would settle it: {_sentence(missing[0].what)} How: {missing[0].how}"
-    return (
-        "Read the failing line in its context; no entry explains it further."
-        if family == "not-memory"
-        else "Walk the checklist of the first finding."
-    )
+    return "Read the failing line in its context, and walk the checklist of the first finding."
 
 
 def _sentence(text: str) -> str:

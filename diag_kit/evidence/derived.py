@@ -12,7 +12,7 @@ from typing import Any
 
 from ..units import GIB, MIB, format_bytes
 from . import origin, series
-from .facts import Event, MemoryPoint, Source
+from .facts import Event, MemoryPoint, Setting, Source
 from .frames import Place, place
 from .run import Run
 
@@ -66,7 +66,8 @@ def figures_of(run: Run) -> Figures:
         _of_event(figures, found.event)
         _of_place(figures, run, found.event)
     _of_series(figures, run)
-    if resumed := run.settings.get("resumed"):
+    resumed = _resumed(run)
+    if resumed:
         figures.put(resumed.source, resumed=True)
     for snapshot in run.snapshots[-1:]:
         figures.put(
@@ -130,7 +131,10 @@ def _of_event(figures: Figures, event: Event) -> None:
         )
     if asked is not None and free is not None:
         figures.put(
-            event.source, request_fits_free=asked <= free, request_fits_free_and_cached=asked <= free + (cached or 0)
+            event.source,
+            free_margin_bytes=free - asked,
+            request_fits_free=asked <= free,
+            request_fits_free_and_cached=asked <= free + (cached or 0),
         )
     if total:
         shares = {
@@ -216,14 +220,20 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
     ]
     if before:
         last = max(before, key=lambda p: (p.source.line or 0, p.step))
-        figures.put(
-            last.source,
-            failed_step=last.step,
-            first_steps=len({p.step for p in before}) <= 2
-            and (max(p.step for p in before) <= 1 or "resumed" in run.settings),
-        )
+        steps = {p.step for p in before}
+        early = len(steps) <= 2 and (max(steps) <= 1 or _resumed(run) is not None)
+        figures.put(last.source, failed_step=last.step, first_steps=early)
     elif run.settings.get("total_steps"):
         figures.put(event.source, first_steps=True)
+
+
+def _resumed(run: Run) -> Setting | None:
+    """The sign that the run started from a checkpoint; one that is restored after training is no resume."""
+    resumed = run.settings.get("resumed")
+    if resumed is None or not resumed.source.line:
+        return resumed
+    here = [p for p in run.progress if p.source.path == resumed.source.path]
+    return None if sum((p.source.line or 0) < resumed.source.line for p in here) >= 2 else resumed
 
 
 def _of_series(figures: Figures, run: Run) -> None:

@@ -282,6 +282,9 @@ _TELLING = (
     "convert_to_fp32",
 )
 """Functions of the plumbing that do name an operation; accelerate converts a model's outputs, its logits, to fp32."""
+_LAUNCHER = re.compile(r"torch/distributed/(?:launch|launcher|run|elastic)\b|/bin/(?:torchrun|accelerate|deepspeed)$")
+_SHARPER = {("forward", "loss"): "loss", ("load", "optimizer-state"): "optimizer"}
+"""(phase, operation): the phase that the operation itself belongs to."""
 _FORWARD_OPERATIONS = frozenset(
     {"attention-fused", "attention-scores", "attention-mask", "logits", "loss", "variable-shape"}
 )
@@ -291,6 +294,7 @@ _INNERMOST = 5
 def place(frames: Sequence[Frame]) -> Place:
     """Phase and operation that a traceback shows; ``unknown`` and None where no rule knows its frames."""
     phase, phase_frame = "unknown", None
+    frames = [frame for frame in frames if not _LAUNCHER.search(_path(frame))]
     whole = frames
     for name, depth, rules in _PHASES:
         frames = whole
@@ -314,6 +318,8 @@ def place(frames: Sequence[Frame]) -> Place:
         operation, operation_frame = ("recompute" if recompute else "backward"), phase_frame
     if phase == "unknown" and operation in _FORWARD_OPERATIONS:
         phase, phase_frame = "forward", operation_frame
+    if (phase, operation) in _SHARPER:
+        phase, phase_frame = _SHARPER[phase, str(operation)], operation_frame
     return Place(phase, operation, phase_frame, operation_frame)
 
 

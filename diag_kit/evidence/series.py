@@ -160,7 +160,7 @@ def _over_steps(points: tuple[MemoryPoint, ...]) -> Growth:
                 0,
                 points,
                 f"memory grows in the first steps, from {format_bytes(started)}, and then stays at "
-                f"{format_bytes(round(tail[-1]))}: gradients, optimizer state and the cache arriving",
+                f"{format_bytes(round(tail[-1]))}: as when gradients, optimizer state and the cache arrive",
             )
         return Growth("none", 0, points, f"memory stays at {format_bytes(round(level))}")
     return Growth(

@@ -151,7 +151,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class FailureFix:
-    """A remedy. ``saves`` is a change of settings for the memory model, None where it saves no device memory."""
+    """A remedy. ``saves`` is a change of settings for the memory model, None where it saves no device memory.
+
+    ``when`` says for which run it is meant: it comes first where that holds, and is left out where it does not.
+    ``remedy`` is false for what pages advise although it saves nothing; a diagnosis does not offer it.
+    """
 
     id: str
     action: str
@@ -161,6 +165,8 @@ class FailureFix:
     verify: str
     code: Mapping[str, str] = field(metadata={"convert": _code})
     causes: tuple[str, ...] = field(default=(), metadata={"convert": _causes})
+    when: Cond | None = field(default=None, metadata={"convert": _condition})
+    remedy: bool = True
 
 
 @dataclass(frozen=True, slots=True)

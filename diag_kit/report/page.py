@@ -19,13 +19,13 @@ from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
 from .words import (
-    FAMILIES,
     STATES,
     VERDICTS,
     arithmetic,
     clean,
     continued,
     coverage_text,
+    family_text,
     figure_text,
     place,
     value_text,
@@ -45,7 +45,7 @@ def build(
     failure = diagnosis.failure
     return {
         "family": diagnosis.family,
-        "title": FAMILIES[diagnosis.family],
+        "title": family_text(diagnosis),
         "summary": clean(diagnosis.summary),
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "verdicts": VERDICTS,

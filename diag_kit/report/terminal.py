@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..checklist import heading
 from ..findings import Diagnosis, Finding
 from ..units import format_bytes
-from .words import FAMILIES, arithmetic, clean, continued, coverage_text, is_command, place_text
+from .words import arithmetic, clean, continued, coverage_text, family_text, is_command, place_text
 
 if TYPE_CHECKING:  # a diagnosis must not pay for loading the memory model
     from ..memory.formulas import Estimate
@@ -24,12 +24,13 @@ _KEPT_TOGETHER = re.compile(r"(?<=\d) (?=[KMGT]?i?B\b)|(?<=—) ")
 def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str:
     """The diagnosis as text, no line wider than ``width`` unless a word is (a path or an option is never broken)."""
     page = _Page(max(width, NARROWEST), color)
-    page.say(_plain(f"{FAMILIES[diagnosis.family].upper()}. {diagnosis.summary}"), style="bold")
+    page.say(_plain(f"{family_text(diagnosis).upper()}. {diagnosis.summary}"), style="bold")
     page.lines.append("")
     if failure := diagnosis.failure:
         page.field("where", " — ".join(filter(None, (place_text(failure), str(failure.source)))))
     page.field("sizes", arithmetic(diagnosis))
-    page.field("growth", diagnosis.growth)
+    if diagnosis.figures.get("growth") != "insufficient":
+        page.field("growth", diagnosis.growth)
     if diagnosis.collateral:
         ranks = {one.rank for one in diagnosis.collateral}
         page.field("others", f"{_waited(len(ranks))}: {diagnosis.collateral[0].what}")
@@ -41,7 +42,9 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
         what, how = diagnosis.missing[0].what.rstrip("."), diagnosis.missing[0].how
         page.field("missing", what if is_command(how) else f"{what}: {how}")
         page.command("", how if is_command(how) else "")
-    page.field("next", diagnosis.next_action, style="bold")
+    repeated = diagnosis.missing and diagnosis.missing[0].how in diagnosis.next_action
+    action = "Get the missing fact above; it would settle it." if repeated else diagnosis.next_action
+    page.field("next", action, style="bold")
     page.command("restart", diagnosis.restart or "")
     page.field("read", "; ".join([coverage_text(diagnosis.coverage), *(diagnosis.coverage.get("notes") or ())[:1]]))
     return "\n".join(page.lines).strip("\n") + "\n"
@@ -99,11 +102,11 @@ class _Page:
         self.say(_plain(text), label.ljust(LABEL), style=style)
 
     def finding(self, finding: Finding, *, whole: bool) -> None:
-        """Verdict and title, then the first line for and the first against; not ``whole``: only one of them."""
+        """Verdict and title, then the first line for; where ``whole``, the first against too."""
         self.say(_plain(heading(finding)), finding.verdict.ljust(LABEL), style="bold", label_style=finding.verdict)
-        reasons = [("−", said) for said in finding.against[:1]]
+        reasons = [("+", said) for said in finding.for_[:1]]
         if whole or not reasons:
-            reasons = [("+", said) for said in finding.for_[:1]] + reasons
+            reasons += [("−", said) for said in finding.against[:1]]
         for sign, said in reasons:
             file_name = re.split(r"[/\\]", str(said.source))[-1]
             self.say(_plain(f"{said.text} ({file_name})"), " " * LABEL + f"{sign} ")

@@ -17,6 +17,14 @@ FAMILIES = {
     "ok": "No failure found",
     "undetermined": "Not settled by the evidence",
 }
+
+
+def family_text(diagnosis: Diagnosis) -> str:
+    """What stopped the run, no firmer than the evidence."""
+    name = FAMILIES[diagnosis.family]
+    return f"Perhaps {name[0].lower() if name[1].islower() else name[0]}{name[1:]}" if diagnosis.hedged else name
+
+
 VERDICTS = {
     "confirmed": "the evidence entails it and excludes its rivals",
     "likely": "it explains the evidence best; a named check would confirm it",

@@ -32,8 +32,7 @@ likely    Attention quadratic (Activation memory spike)
           + The request of 6.48 GiB was made by the softmax over attention
             scores. (rank3.log:10231)
 possible  Logits loss peak (Logits and cross-entropy)
-          − The failing frame is softmax over scores, not the loss.
-            (rank3.log:10231)
+          + The vocabulary has 128,256 entries. (config.yaml:14)
           and 1 ruled out
 missing   The shape of the batch at step 812: print(input_ids.shape) before the
           forward pass, then rerun from step 800

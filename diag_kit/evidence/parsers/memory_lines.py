@@ -46,6 +46,7 @@ _STEP = re.compile(
 )
 _BRACKET = re.compile(r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*\]")
 _MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d{1,15})", re.I)
+_NO_STEP = re.compile(r"slurmstepd|\bsrun:|StepId=|\bSTEP \d{1,15}\.\d|\bbest[ _-](?:step|iter|epoch|val)", re.I)
 _FAIRSEQ = re.compile(r"\bepoch \d{1,6}: +(\d{1,15}) / (\d{1,15})\b")
 _BAR = re.compile(r"\d{1,15}%\|.*?\| *(\d{1,15})/(\d{1,15}) \[")
 _LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d{1,15})\b", re.I)
@@ -101,7 +102,9 @@ def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iter
 
 
 def _position(text: str) -> tuple[int | None, int | None, int | None]:
-    """(step, total steps, micro-step) that a line states."""
+    """(step, total steps, micro-step) that a line states; a scheduler's job number and a best step are neither."""
+    if _NO_STEP.search(text):
+        return None, None, None
     micro = int(found[1]) if (found := _MICRO.search(text)) else None
     if bar := _BAR.search(text) or _FAIRSEQ.search(text):
         return int(bar[1]), int(bar[2]), micro
