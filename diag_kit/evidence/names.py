@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,6 +161,8 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
         yield "n_params", number
     elif name in ("gpu_memory", "capacity", "capacity_bytes") and (size := _bytes(value)):
         yield "capacity_bytes", size
+    elif name == "backward" and isinstance(value, str) and re.search(r"after|end|once|accumul|defer", value, re.I):
+        yield "backward", "deferred"
     elif found := _NAMES.get(name):
         if found in _INTEGERS:
             if (number := _integer(value)) is not None and number > 0:

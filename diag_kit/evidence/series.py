@@ -87,6 +87,8 @@ def _within_windows(points: tuple[MemoryPoint, ...]) -> Growth | None:
         windows[-1].append(point)
     slopes = []
     for window in windows:
+        while len(window) > 3 and window[-1].value_bytes < window[-2].value_bytes:
+            window.pop()  # the last reading of a step may stand after the memory was freed
         if len(window) < 3:
             continue
         x = [float(point.micro_step or 0) for point in window]
@@ -124,7 +126,8 @@ def _over_steps(points: tuple[MemoryPoint, ...]) -> Growth:
     slope, fit = _line(x, y)
     rise = slope * (x[-1] - x[0])
     ups = sum(b >= a for a, b in pairwise(y)) / max(1, len(y) - 1)
-    peak_counter = points[0].metric.startswith("peak")
+    # A maximum that was never reset can only rise; one that falls is read anew for each step, as any other reading.
+    peak_counter = points[0].metric.startswith("peak") and all(b >= a for a, b in pairwise(y))
     started = points[0].value_bytes
     tail = y[len(y) // 2 :]
     if (

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..units import GIB, KIB, MIB
@@ -22,7 +24,9 @@ _STEP = re.compile(r"^(?:global_?step|step|iter(?:ation)?|it|train/global_step|_
 _MICRO = re.compile(r"^(?:micro_?-?(?:batch|step)(?:_?(?:idx|index))?|accum_?step|microbatch)$", re.I)
 _RANK = re.compile(r"^(?:global_)?rank$", re.I)
 _LENGTH = re.compile(
-    r"^(?:seq(?:uence)?_?len(?:gth)?|max_(?:seq_?)?len(?:gth)?|length|tokens_per_sample|padded_length|longest)$", re.I
+    r"^(?:seq(?:uence)?_?len(?:gth)?|max_(?:seq_?)?len(?:gth)?|length|(?:num_)?tokens(?:_per_sample)?|padded_length|"
+    r"longest)$",
+    re.I,
 )
 _BATCH = re.compile(r"^(?:micro_batch_size|batch_size|num_seqs|n_seqs)$", re.I)
 _MEMORY = re.compile(r"mem|alloc|reserved|vram|cuda", re.I)
@@ -82,7 +86,7 @@ def parse_trainer_state(path: str, data: dict[str, Any]) -> tuple[list[Fact], li
 
 
 def _points(path: str, rows: Iterable[tuple[int | None, str, dict[str, Any]]]) -> tuple[list[Fact], list[str]]:
-    points: list[Fact] = []
+    points: list[MemoryPoint] = []
     columns: list[tuple[str, str, int]] | None = None
     every, seen = 1, 0
     for number, line, row in rows:
@@ -112,10 +116,38 @@ def _points(path: str, rows: Iterable[tuple[int | None, str, dict[str, Any]]]) -
                     )
                 )
         if len(points) > MAX_ROWS * len(columns):
-            points, every = points[:: 2 * len(columns)], every * 2
+            points, every = _every_other(points), every * 2
+    points = _in_step_order(points)
     if not points and seen:
         return [], ["a table of memory without a column of steps (step, iteration, micro_step)"]
-    return points, [f"one row in {every} kept of {seen:,}"] if every > 1 else []
+    return [*points], [f"one row in {every} kept of {seen:,}"] if every > 1 else []
+
+
+def _by_series(points: Iterable[MemoryPoint]) -> dict[tuple[str, int | None], list[MemoryPoint]]:
+    groups: dict[tuple[str, int | None], list[MemoryPoint]] = {}
+    for point in points:
+        groups.setdefault((point.series, point.rank), []).append(point)
+    return groups
+
+
+def _every_other(points: list[MemoryPoint]) -> list[MemoryPoint]:
+    """Half of the points, evenly in each column and rank."""
+    return [point for group in _by_series(points).values() for point in group[::2]]
+
+
+def _in_step_order(points: list[MemoryPoint]) -> list[MemoryPoint]:
+    """Points with their place within the step as micro-step, where a table has several rows for each step."""
+    ordered: list[MemoryPoint] = []
+    for group in _by_series(points).values():
+        rows = Counter(point.step for point in group)
+        if any(point.micro_step is not None for point in group) or sum(count >= 3 for count in rows.values()) < 2:
+            ordered += group
+            continue
+        seen: Counter[int | None] = Counter()
+        for point in group:
+            ordered.append(replace(point, micro_step=seen[point.step]))
+            seen[point.step] += 1
+    return ordered
 
 
 def _column(name: str, value: Any) -> tuple[str, str, int] | None:
