@@ -157,13 +157,14 @@ def _findings(figures: Figures, family: str, entries: Iterable[Entry], known: An
             if one.verdict:
                 weighed.append(one)
     confirmed = [one for one in weighed if one.verdict == "confirmed"]
-    cap = "possible" if family == "undetermined" else "likely" if len(confirmed) > 1 else "confirmed"
+    doubtful = len(confirmed) > 1 or figures.values.get("sizes_consistent") is False
+    cap = "possible" if family == "undetermined" else "likely" if doubtful else "confirmed"
 
     def verdict(one: _Weighed) -> str:
         reached = one.verdict or "possible"
         return reached if _TIER[reached] >= _TIER[cap] else cap
 
-    weighed.sort(key=lambda one: (_TIER[verdict(one)], -one.score))
+    weighed.sort(key=lambda one: (_TIER[verdict(one)], one.count("against", "strong") > 0, -one.score))
     kept: list[Finding] = []
     room = {"possible": _MOST_POSSIBLE, "ruled-out": _MOST_RULED_OUT}
     for one in weighed:

@@ -13,7 +13,7 @@ KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 # Bounded: an unbounded run of digits, tried at each of its digits, would make a hostile line cost its length squared.
-NUMBER = r"(?<![\d.])\d[\d,]{0,24}(?:\.\d{0,16})?(?:[eE][+-]?\d{1,3})?"
+NUMBER = r"(?<![\d.,])(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,25})(?![\d,])(?:\.\d{0,16})?(?:[eE][+-]?\d{1,3})?"
 SIZE = rf"{NUMBER}\s*(?:[KMGTPE]i?B|bytes?|B)"
 """Regular expression of a size as frameworks print it: ``6.48 GiB``, ``0 bytes``, ``25.002197MB``."""
 

@@ -128,7 +128,7 @@ def diagnoses() -> dict[str, Diagnosis]:
         ("accumulation-spike", "gpu-oom", "graph-retention", ("likely", "confirmed")),
         ("activation-spike", "gpu-oom", "attention-quadratic", ("confirmed",)),
         ("long-batch-outlier", "gpu-oom", "long-sequence-outlier", ("likely", "confirmed")),
-        ("many-ranks", "gpu-oom", "other-process", ("confirmed",)),
+        ("many-ranks", "gpu-oom", "other-process", ("likely", "confirmed")),
     ],
 )
 def test_a_failed_sample_is_diagnosed(

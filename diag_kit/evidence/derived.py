@@ -63,13 +63,20 @@ def figures_of(run: Run) -> Figures:
     for name, setting in run.settings.items():
         figures.put(setting.source, **{f"setting.{name}": setting.value})
     if found.event:
-        _of_event(figures, found.event)
+        _of_event(figures, run, found.event)
         _of_place(figures, run, found.event)
     _of_series(figures, run)
     resumed = _resumed(run)
     if resumed:
         figures.put(resumed.source, resumed=True)
-    for snapshot in run.snapshots[-1:]:
+    # A snapshot speaks of this failure only where its sums agree with the message; another run's lies near in folders.
+    reserved = figures.values.get("reserved_bytes")
+    fitting = [
+        s
+        for s in run.snapshots
+        if reserved and 0.75 * reserved <= s.reserved_bytes <= 1.1 * reserved and s.allocated_bytes
+    ]
+    for snapshot in fitting[-1:]:
         figures.put(
             snapshot.source,
             snapshot_largest_free_bytes=snapshot.largest_free_block_bytes,
@@ -86,7 +93,7 @@ def _single_process(run: Run, kinds: set[str], ranks: int) -> bool | None:
     return True if world and world.value == 1 else None
 
 
-def _of_event(figures: Figures, event: Event) -> None:
+def _of_event(figures: Figures, run: Run, event: Event) -> None:
     """The arithmetic of the message: what was asked against what there was, and who held the rest."""
     stated = event.figures
     asked = (
@@ -119,9 +126,11 @@ def _of_event(figures: Figures, event: Event) -> None:
     )
     others = _others(stated, reserved)
     own = stated.get("process_in_use_bytes")
+    figures.put(event.source, sizes_consistent=_consistent(total, free, allocated, reserved, own, others))
     if others is not None:
         small = [size for size in others if size < _CONTEXT_BYTES]
         alike = len(small) >= 3 and max(small) <= 1.25 * min(small) and sum(small) >= 0.8 * sum(others)
+        figures.put(event.source, others_are_strangers=_strangers(run, event))
         figures.put(event.source, other_process_bytes=sum(others), other_process_count=len(others), others_alike=alike)
     if own is not None and reserved is not None:
         figures.put(event.source, non_torch_bytes=max(0, own - reserved))
@@ -161,6 +170,40 @@ def _of_event(figures: Figures, event: Event) -> None:
             unaccounted_share=max(0, unaccounted) / total,
             device_full_of_this_process=(held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15) or held >= 0.93,
         )
+
+
+def _strangers(run: Run, event: Event) -> bool | None:
+    """Whether the other processes that a message lists are known not to be the run's own; None where that is open."""
+    listed = set(event.figures.get("other_process_ids") or [])
+    known = {e.pid for e in run.events if e.pid is not None}
+    if not listed or listed & known:
+        return False if listed else None
+    world = run.settings.get("world_size")
+    ranks = max(len(run.ranks), world.value if world and isinstance(world.value, int) else 0)
+    several = ranks > 1 or any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
+    return True if not several or len(known) >= max(ranks, 2) else None
+
+
+def _consistent(
+    total: int | None,
+    free: int | None,
+    allocated: int | None,
+    reserved: int | None,
+    own: int | None,
+    others: list[int] | None,
+) -> bool | None:
+    """Whether the parts that a message states fit into its whole; None where it states too little.
+
+    More allocated than there is counts as consistent: drivers that lend host memory print that.
+    """
+    if total is None or free is None:
+        return None
+    if allocated is not None and allocated > total:
+        return free <= 0.05 * total
+    held = max(own or 0, reserved or 0, allocated or 0)
+    return (
+        free <= total and (reserved or 0) >= 0.99 * (allocated or 0) and free + held + sum(others or []) <= 1.06 * total
+    )
 
 
 def _others(stated: Mapping[str, Any], reserved: int | None) -> list[int] | None:
@@ -246,16 +289,21 @@ def _of_series(figures: Figures, run: Run) -> None:
             growth_bytes=growth.slope_bytes or _rise(growth.points),
             growth_points=len(growth.points),
         )
-        lengths = [p.seq_len for p in growth.points if p.seq_len]
-        if len(lengths) >= 4 and growth.points[-1].seq_len:
-            usual = sorted(lengths)[len(lengths) // 2]
-            figures.put(
-                growth.points[-1].source,
-                failing_length=growth.points[-1].seq_len,
-                failing_length_ratio=growth.points[-1].seq_len / usual,
-            )
+        _of_lengths(figures, growth.points)
     if exponent := series.length_exponent(run.points):
         figures.put(exponent[1][-1].source, length_exponent=round(exponent[0], 2))
+
+
+def _of_lengths(figures: Figures, points: tuple[MemoryPoint, ...]) -> None:
+    """The failing batch's length against the usual one, where a reading is known to be of the step that failed."""
+    event, step = figures.origin.event, figures.values.get("failed_step")
+    last = points[-1]
+    same_rank = event is None or event.rank is None or last.rank is None or event.rank == last.rank
+    same_step = last.step is None or step is None or abs(last.step - step) <= 1
+    before = sorted(p.seq_len for p in points[:-1] if p.seq_len)
+    if event and last.seq_len and len(before) >= 3 and same_rank and same_step:
+        usual = before[len(before) // 2]
+        figures.put(last.source, failing_length=last.seq_len, failing_length_ratio=last.seq_len / usual)
 
 
 def _rise(points: tuple[MemoryPoint, ...]) -> int:

@@ -34,7 +34,7 @@ KNOWN_FIGURES = frozenset((
     # the series
     "growth", "growth_bytes", "growth_points", "length_exponent", "failing_length", "failing_length_ratio",
     # the rest
-    "free_margin_bytes",
+    "free_margin_bytes", "sizes_consistent", "others_are_strangers",
     "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
     "size_matches", "size_shape", "recovered", "advisory",
 ))  # fmt: skip

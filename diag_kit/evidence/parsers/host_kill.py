@@ -119,6 +119,8 @@ _KINDS: tuple[tuple[str, str, str, re.Pattern[str]], ...] = (
     ),
 )
 _PID = re.compile(r"\(?pid[: ]+(\d{1,15})\)?|[Kk]illed process (\d{1,15})")
+_VICTIM = re.compile(r"Kill(?:ed)? process \d{1,15}[ ,].{0,40}?\(([^)]{1,40})\)")
+_TRAINING = re.compile(r"python|pt_|ray|torch|train|java|deepspeed|accelerate|pytest|jupyter|.*(?:train|worker)", re.I)
 _LOCAL = re.compile(r"local_rank: (\d{1,15})")
 
 
@@ -131,6 +133,8 @@ def parse(window: Window) -> Iterator[Event]:
             found = pattern.search(line.text.strip())
             if not found:
                 continue
+            if (victim := _VICTIM.search(line.text)) and not _TRAINING.match(victim[1]):
+                break  # the kernel killed another program
             said = found.groupdict()
             figures: dict[str, Any] = {}
             if asked := said.get("bytes") or said.get("bytes2"):

@@ -64,9 +64,7 @@ _KINDS = (
     (
         "nan-loss",
         "originator",
-        re.compile(
-            r"^(?:[\w.]*(?:Error|Exception): )(?=.*(?:\bnan\b|\bNaN\b|\binf(?:inite)?\b|not a number))|(?:loss|gradient)s? (?:is|was|became|are) (?:nan|NaN|inf|not a number)"
-        ),
+        re.compile(r"^(?:[\w.]*(?:Error|Exception): )(?=.*(?:\bnan\b|\bNaN\b|\binf(?:inite)?\b|not a number))"),
     ),
     (
         "epoch-end",
