@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from . import __version__
-from .errors import DiagKitError
+from .errors import DiagKitError, EvidenceError
 
 _PIPE_CLOSED = 141
+_MOST_INPUT = 256 << 20
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,6 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
+    _steady_streams()
     args = _parser().parse_args(argv)
     try:
         status: int = args.run(args)
@@ -50,8 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str) -> int:
-    print(f"diag-kit: {' '.join(text.split())}", file=sys.stderr)
+    shown = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    print(f"diag-kit: {shown}", file=sys.stderr)
     return 2
+
+
+def _steady_streams() -> None:
+    """Streams that were closed get a sink, and an alphabet that lacks a character shows it by its code."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace" if name == "stdin" else "backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,13 +112,17 @@ def _diagnose(args: argparse.Namespace) -> int:
 
     text = None
     if "-" in args.paths:
-        data = sys.stdin.buffer.read()
         from .evidence.text import decode
 
+        data = sys.stdin.buffer.read(_MOST_INPUT + 1)
+        if len(data) > _MOST_INPUT:
+            raise EvidenceError(f"standard input: more than {_MOST_INPUT >> 20} MiB; write it to a file, and name that")
         text = decode(data)
     paths = [path for path in args.paths if path != "-"]
+    if args.report is not None and any(_same(args.report, path) for path in paths):
+        raise EvidenceError(f"{args.report}: is evidence; write the report beside it, under another name")
     diagnosis = diagnose(*paths, text=text, on_progress=_progress() if sys.stderr.isatty() else None)
-    if args.report:
+    if args.report is not None:
         from . import report
 
         report.write(args.report, diagnosis, redact=not args.no_redact)
@@ -117,6 +134,10 @@ def _diagnose(args: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(terminal.render(diagnosis, width=shutil.get_terminal_size((100, 24)).columns, color=colour))
     return 0
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)  # noqa: PTH110, PTH121
 
 
 def _progress() -> Callable[[str, int, int], None]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import restart
-from .errors import SettingsError
+from .errors import EvidenceError, SettingsError
 from .evidence.derived import Figures, decode_request, figures_of
 from .evidence.facts import Source
 from .evidence.run import OnProgress, Run, load_run
@@ -36,7 +36,9 @@ _PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
 _QUIET_FIGURES = ("family", "event_kind", "has_sizes", "single_process")
 
 
-def diagnose(*paths: str | Path, text: str | None = None, on_progress: OnProgress | None = None) -> Diagnosis:
+def diagnose(
+    *paths: str | Path | Sequence[str | Path], text: str | None = None, on_progress: OnProgress | None = None
+) -> Diagnosis:
     """Diagnose what a failed run left.
 
     Args:
@@ -47,7 +49,12 @@ def diagnose(*paths: str | Path, text: str | None = None, on_progress: OnProgres
     Raises:
         EvidenceError: nothing could be read; one line says what, where and what to do.
     """
-    return judge(load_run(list(paths), text=text, on_progress=on_progress))
+    named: list[str | Path] = []
+    for path in paths:
+        named += [path] if isinstance(path, str | Path) else list(path or ())
+    if text is not None and not isinstance(text, str):
+        raise EvidenceError(f"text is {type(text).__name__}; give the log as a string, or its path")
+    return judge(load_run(named, text=text, on_progress=on_progress))
 
 
 def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:

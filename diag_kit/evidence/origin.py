@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .facts import Event, Traceback
 from .run import Run
@@ -24,6 +24,9 @@ WEAK_KINDS = frozenset(
         "wrapper.no-batch-fits",
         "container.oom-kill",
     }
+)
+_OUTSIDE = frozenset(
+    {"kernel.oom-kill", "cgroup.oom-kill", "slurm.oom-kill", "hardware.ecc", "preempted", "time-limit"}
 )
 IMPOSSIBLE_BYTES = 1 << 50
 """A single request of a pebibyte or more is no memory need but a corrupted or overflowed size."""
@@ -65,7 +68,11 @@ def find(run: Run) -> Origin:
     events = run.events
     survived = tuple(e for e in events if e.role in ("recovered", "advisory") or _progressed_after(run, e))
     victims = tuple(e for e in events if e.role in ("victim", "teardown") and e not in survived)
-    suspects = [e for e in events if e.role == "originator" and e not in survived]
+    suspects = [e for e in events if e.role == "originator" and e not in survived and not _of_another_run(run, e)]
+    ended = any(e.kind in ("finished", "epoch-end") for e in events) or run.progress
+    if not suspects and not victims and not ended:
+        # Nothing else is here: a message that was only quoted may be all that was kept of the failure.
+        suspects = [replace(e, role="originator") for e in survived if e.role == "advisory" and e.kind == "torch.oom"]
     ranks = run.ranks
     streams: dict[tuple[str, int | None], list[Event]] = defaultdict(list)
     for event in suspects:
@@ -100,6 +107,14 @@ def _first_of_cluster(stream: Sequence[Event]) -> Event:
         ]
         return near[0] if near else first
     return first
+
+
+def _of_another_run(run: Run, event: Event) -> bool:
+    """Whether a kernel's, scheduler's or driver's line lies beside a log that tells its own, proper end."""
+    if event.kind not in _OUTSIDE:
+        return False
+    finished = {e.source.path for e in run.events if e.kind == "finished"} - {event.source.path}
+    return bool(finished)
 
 
 def _without_echoes(events: Sequence[Event]) -> list[Event]:
@@ -185,13 +200,11 @@ def _progressed_after(run: Run, event: Event) -> bool:
         for p in run.progress
         if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
     ]
-    before = max((p.step for p in here if (p.source.line or 0) < event.source.line), default=-1)
-    after = {p.step for p in here if (p.source.line or 0) > event.source.line and p.step > before}
-    finished = any(
-        e.kind == "finished" and e.source.path == event.source.path and (e.source.line or 0) > event.source.line
-        for e in run.events
-    )
-    return len(after) >= 3 or (finished and bool(after))
+    after = {p.step for p in here if (p.source.line or 0) > event.source.line}
+    own = [e for e in run.events if e.source.path == event.source.path and (e.source.line or 0) > event.source.line]
+    if any(e.kind == "finished" for e in own):
+        return True
+    return len(after) >= 3
 
 
 def _traceback_of(run: Run, event: Event) -> Traceback | None:

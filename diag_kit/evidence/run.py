@@ -34,6 +34,8 @@ _F = TypeVar("_F", bound=Fact)
 _TABLES = (".csv", ".tsv")
 _SETTINGS = (".json", ".yaml", ".yml")
 _SKIPPED_DIRS = {".git", "__pycache__", ".ipynb_checkpoints", "node_modules", ".venv"}
+_TEXTS = (".md", ".rst", ".py", ".ipynb", ".sh", ".html", ".toml")
+"""Files that quote messages rather than print them; read only where they are named themselves."""
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -83,16 +85,24 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """The setting in force by name: a settings file speaks before a log, the later word of a log before the
-        earlier.
+        """The setting in force by name: what the run itself said, the later word before the earlier, then its files.
+
+        Where files disagree and the run said nothing, the file nearest to the run's folder speaks; of equally near ones
+        none does, and the setting is left out: a stranger's config must not decide.
         """
-        ranked: dict[str, Setting] = {}
+        said: dict[str, Setting] = {}
+        filed: dict[str, list[Setting]] = {}
         for setting in self.of(Setting):
-            from_file = setting.source.path.lower().endswith(_SETTINGS)
-            held = ranked.get(setting.name)
-            if held is None or from_file >= held.source.path.lower().endswith(_SETTINGS):
-                ranked[setting.name] = setting
-        return ranked
+            if setting.source.path.lower().endswith(_SETTINGS):
+                filed.setdefault(setting.name, []).append(setting)
+            else:
+                said[setting.name] = setting
+        for name, found in filed.items():
+            nearest = min(setting.source.path.count("/") for setting in found)
+            near = [setting for setting in found if setting.source.path.count("/") == nearest]
+            if name not in said and all(setting.value == near[0].value for setting in near):
+                said[name] = near[-1]
+        return said
 
     def coverage(self) -> dict[str, object]:
         """Files, bytes, bytes read, and notes: the contract's ``coverage``."""
@@ -118,12 +128,20 @@ def load_run(
     Raises:
         EvidenceError: a path is missing or unreadable, or nothing in it is evidence. One line each.
     """
-    named = list(_files(paths or []))
+    named = _files(paths or [])
+    skipped = len(named) - MAX_FILES
+    named = named[:MAX_FILES]
+    shown_alone = {str(path) for path in paths or []}
     facts: list[Fact] = []
     coverage: list[FileCoverage] = []
     digest = hashlib.sha256()
     total = sum(size for _, _, size in named)
     for path, shown, size in named:
+        if shown not in shown_alone and shown.lower().endswith(_TEXTS):
+            coverage.append(
+                FileCoverage(shown, size, 0, "unread", ("a program or a document, not what a run printed",))
+            )
+            continue
         try:
             with path.open("rb") as stream:
                 found, covered = _read(
@@ -143,7 +161,7 @@ def load_run(
         facts += found
         coverage.append(covered)
     _refuse_nothing(coverage, paths)
-    notes = (f"only the first {MAX_FILES:,} files were read",) if len(named) >= MAX_FILES else ()
+    notes = (f"{skipped:,} more files were not read; point at the logs alone",) if skipped > 0 else ()
     return Run(tuple(facts), tuple(coverage), digest.hexdigest()[:32], notes)
 
 
@@ -163,29 +181,38 @@ def _refuse_nothing(files: Sequence[FileCoverage], paths: Sequence[str | Path] |
         raise EvidenceError(f"{files[0].path}: {why}; point at a text log, a settings file or a table of memory")
 
 
-def _files(paths: Iterable[str | Path]) -> Iterator[tuple[Path, str, int]]:
-    """(path, name to show, size) of every file meant; folders are walked, links inside them not followed."""
-    count = 0
+def _files(paths: Iterable[str | Path]) -> list[tuple[Path, str, int]]:
+    """(path, name to show, size) of every file meant, logs first; folders are walked, links in them not followed."""
+    found: dict[Path, tuple[Path, str, int]] = {}
     for given in paths:
-        root = Path(given).expanduser()
         try:
-            if root.is_dir():
-                for folder, dirs, names in os.walk(root):
-                    dirs[:] = sorted(name for name in dirs if name not in _SKIPPED_DIRS)
-                    for name in sorted(names):
-                        path = Path(folder, name)
-                        if name.startswith(".") or path.is_symlink() or not path.is_file() or count >= MAX_FILES:
-                            continue
-                        count += 1
-                        yield path, path.relative_to(root).as_posix(), path.stat().st_size
-            elif root.is_file():
-                yield root, str(given), root.stat().st_size
-            elif root.exists():
+            root = Path(given).expanduser()
+            if str(given) and root.is_dir():
+                inside = [one for one in _walk(root) if one[0] not in found]
+                inside.sort(key=lambda one: (one[0].suffix.lower() in (*_TABLES, *_SETTINGS, ".jsonl"), one[1]))
+                found |= {one[0]: one for one in inside}
+            elif str(given) and root.is_file():
+                found.setdefault(root, (root, str(given), root.stat().st_size))
+            elif str(given) and root.exists():
                 raise EvidenceError(f"{given}: is neither a file nor a folder; point at a log or a folder of logs")
             else:
-                raise EvidenceError(f"{given}: no such file or folder; check the path")
-        except OSError as error:
-            raise EvidenceError(f"{given}: can't be read ({error.strerror or error}); check its permissions") from None
+                raise EvidenceError(f"{given or 'an empty path'}: no such file or folder; check the path")
+        except (OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, EvidenceError):
+                raise
+            why = getattr(error, "strerror", None) or error
+            raise EvidenceError(f"{given}: can't be read ({why}); check the path and its permissions") from None
+    return list(found.values())
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, str, int]]:
+    for folder, dirs, names in os.walk(root):
+        dirs[:] = sorted(name for name in dirs if name not in _SKIPPED_DIRS)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith(".") or path.is_symlink() or not path.is_file():
+                continue
+            yield path, path.relative_to(root).as_posix(), path.stat().st_size
 
 
 def _reporter(on_progress: OnProgress, shown: str, total: int) -> Callable[[int], None]:
@@ -193,6 +220,19 @@ def _reporter(on_progress: OnProgress, shown: str, total: int) -> Callable[[int]
 
 
 def _read(
+    shown: str, stream: BinaryIO, size: int, digest: hashlib._Hash, report: Callable[[int], None] | None
+) -> tuple[list[Fact], FileCoverage]:
+    """Facts and coverage of one file; one that a reader stumbles over costs a note, not the diagnosis."""
+    try:
+        return _read_kind(shown, stream, size, digest, report)
+    except (EvidenceError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 (any fault over one file must not lose the others)
+        note = f"its reader stumbled ({type(error).__name__}: {str(error)[:80]}); nothing was taken from it"
+        return [], FileCoverage(shown, size, 0, "unread", (note,))
+
+
+def _read_kind(
     shown: str, stream: BinaryIO, size: int, digest: hashlib._Hash, report: Callable[[int], None] | None
 ) -> tuple[list[Fact], FileCoverage]:
     """Facts and coverage of one file, by its kind."""
@@ -229,7 +269,7 @@ def _read(
 
 
 def _hash(digest: hashlib._Hash, shown: str, head: bytes, stream: BinaryIO, size: int) -> None:
-    digest.update(f"{Path(shown).name}\0{size}\0".encode())
+    digest.update(f"{Path(shown).name}\0{size}\0".encode("utf-8", "surrogateescape"))
     digest.update(head)
     if size > len(head):
         stream.seek(max(len(head), size - (1 << 16)))
@@ -244,6 +284,7 @@ def _binary(head: bytes) -> bool:
         return False
     sample = head[:8192]
     wide = len(sample) > 3 and sample[1::2].count(0) > len(sample) * 0.4
+    sample = sample.lstrip(b"\0") or sample
     odd = sum(sample.count(bytes([code])) for code in (*range(7), *range(14, 27), 28, 29, 30, 31))
     broken = sample.decode("utf-8", "replace").count("\ufffd")
     return (odd > len(sample) * 0.05 or broken > len(sample) * 0.15) and not wide

@@ -29,7 +29,10 @@ def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:
         text: the whole file.
     """
     try:
-        data = json.loads(text) if path.lower().endswith(".json") else yaml.load(text, _LOADER)  # noqa: S506 (safe loader)
+        if path.lower().endswith(".json"):
+            data = json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are no settings
+        else:
+            data = yaml.load(text, _LOADER)  # noqa: S506 (a safe loader, in C where it is there)
     except json.JSONDecodeError as error:
         return [], [f"not valid JSON (line {error.lineno}: {error.msg.lower()}); nothing was taken from it"]
     except (yaml.YAMLError, RecursionError, ValueError) as error:

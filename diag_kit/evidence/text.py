@@ -111,7 +111,7 @@ def decode(data: bytes) -> str:
     """Text of any bytes: UTF-8 with broken bytes replaced; UTF-16 where a byte-order mark or its NULs say so."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
-    if len(data) > 3 and data[1::2].count(0) > len(data) * 0.4:
+    if len(data) > 3 and data[1::2].count(0) > len(data) * 0.4 and data[::2].count(0) < len(data) * 0.1:
         return data.decode("utf-16-le", "replace")
     return data.decode("utf-8", "replace").removeprefix("\ufeff")
 
@@ -159,7 +159,9 @@ def clean(raw: str, number: int, *, rank: int | None = None, labelled: bool = Fa
 
 def lines_of(data: bytes, *, first_number: int = 1, rank: int | None = None) -> list[Line]:
     """Clean lines of raw bytes; ``first_number`` is the newline count before them plus one."""
-    rows = decode(data).split("\n")
+    text = decode(data)
+    # A log that was truncated while it was written to begins with NULs, as many as were cut.
+    rows = (re.sub("\0{8,}", "", text) if "\0\0\0\0\0\0\0\0" in text else text).split("\n")
     if rows and not rows[-1]:
         rows.pop()
     labelled = task_labelled(rows[:50])

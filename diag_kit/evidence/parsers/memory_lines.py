@@ -64,7 +64,10 @@ def parse(window: Window) -> Iterator[MemoryPoint | Progress]:
             length = int(found[1])
         if "out of memory" in line.text.lower() or "Tried to allocate" in line.text:
             continue
-        yield from _of_line(window, index, line, length)
+        try:
+            yield from _of_line(window, index, line, length)
+        except ValueError:
+            continue  # a number that is none, such as "1.2.3": this line says nothing, the others still do
 
 
 def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iterator[MemoryPoint | Progress]:

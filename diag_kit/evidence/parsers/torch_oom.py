@@ -38,10 +38,28 @@ _START = re.compile(
     r"(?P<who>CUDA|HIP|NPU) out of memory|(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU)|"
     r"(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
 )
+_MENTION = re.compile(r"\s*(?:#(?! ?run)|//|> |\* |- (?!INFO|ERROR|WARN)|[\w./-]+\.\w{1,5}:\d{1,7}:)")
+_CODE = re.compile(r"\braise \w+\(|match=|\bprint\(|\bin str\(|\bassert\b")
+_JSON_MESSAGE = re.compile(
+    r'"(?:msg|message|error|exception|exc_info|traceback|log|stderr|text_payload)"\s*:\s*"[^"]*$', re.I
+)
 _SURVIVED = re.compile(r"skipping (?:this )?batch|retry(?:ing)? with|reducing (?:the )?batch size", re.I)
 _STOP = re.compile(
     r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
 )
+
+
+def _quoted(text: str, at: int) -> bool:
+    """Whether a message stands where a program, a document or a sample quotes it rather than where a run raises it.
+
+    Inside quotes or backticks (except under a key by which a JSON log names its message), behind a comment sign or a
+    grep's file and line, or in the code of a ``raise`` or ``match=``.
+    """
+    before = text[:at]
+    if _MENTION.match(text) or _CODE.search(before):
+        return True
+    inside = before.count('"') % 2 == 1 or before.count("`") % 2 == 1
+    return inside and not _JSON_MESSAGE.search(before)
 
 
 def parse(window: Window) -> Iterator[Event]:
@@ -60,6 +78,8 @@ def parse(window: Window) -> Iterator[Event]:
             seen_to = index + 1 if "Tried to allocate" in message else index
         after = " ".join(line.text for line in window.lines[index : index + 3])
         role = "recovered" if _SURVIVED.search(after) else "originator"
+        if _quoted(line.text, found.start()):
+            role = "advisory"
         who = (found["who"] or "CUDA").lower()
         kind = {"hip": "hip.oom", "npu": "npu.oom"}.get(who, "torch.oom" if figures else "torch.oom-bare")
         if processes:
