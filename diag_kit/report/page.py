@@ -27,6 +27,7 @@ from .words import (
     coverage_text,
     family_text,
     figure_text,
+    fit_of,
     place,
     value_text,
 )
@@ -191,8 +192,9 @@ def _what_if(what_if: Mapping[str, Any]) -> dict[str, Any]:
                        ("on the device", "device_bytes"), ("headroom", "headroom_bytes")):  # fmt: skip
         rows.append((label, [format_bytes(one[key]) for one in estimates]))
     rows.append(("peak in", [one["peak_phase"] for one in estimates]))
-    fits = {True: "fits", False: "does not fit", None: "capacity unknown"}
-    rows.append(("verdict", [fits[one["fits"]] for one in estimates]))
+    fits = [fit_of(tuple(one["band_bytes"]), one["device_bytes"], settings.capacity_bytes)
+            for one, (_, settings) in zip(estimates, columns, strict=True)]  # fmt: skip
+    rows.append(("verdict", [fit or "capacity unknown" for fit in fits]))
     assumptions = dict.fromkeys(text for one in estimates for text in one["assumptions"])
     return {"columns": [title for title, _ in columns],
             "rows": [(clean(label), [clean(cell, CONTEXT_LIMIT) for cell in cells]) for label, cells in rows],

@@ -33,6 +33,27 @@ VERDICTS = {
 }
 STATES = {"todo": "to do", "confirmed": "confirmed", "refuted": "refuted", "not-applicable": "not applicable"}
 
+FITS, CLOSE, DOES_NOT_FIT = "fits", "close", "does not fit"
+
+
+def fit_of(band: tuple[int, int], device: int, capacity: int | None) -> str:
+    """Whether an estimate fits: ``close`` where what isn't known exactly decides; empty without a capacity.
+
+    Args:
+        band: lowest and highest bytes that the device may show.
+        device: bytes that it most likely shows; above the capacity, no band helps.
+        capacity: bytes that the device has for this run.
+
+    >>> [fit_of((8, 12), 10, capacity) for capacity in (12, 11, 9, None)]
+    ['fits', 'close', 'does not fit', '']
+    """
+    if capacity is None:
+        return ""
+    if max(band[0], device) > capacity:
+        return DOES_NOT_FIT
+    return FITS if band[1] <= capacity else CLOSE
+
+
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -37,11 +37,15 @@ DOT = {"size": 9, "color": "#fff", "line": {"width": 2.5, "color": "#222"}}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: its title, its spec (plotly ``data`` and ``layout``), and the same in words."""
+    """A plot: its title, its spec (plotly ``data`` and ``layout``), and the same in words.
+
+    ``measured``: it shows what the evidence holds, not what the memory model predicts.
+    """
 
     title: str
     spec: Spec
     text: str
+    measured: bool = False
 
 
 def _words(category: str) -> str:
@@ -280,7 +284,7 @@ def measured_figure(points: Sequence[MemoryPoint], room: Room, growth: str = "")
         text += f" The {len(shown)} highest of {len(series)} series are drawn."
     if growth:
         text += f" {growth[0].upper()}{growth[1:]}."
-    return Figure("Memory as measured", {"data": data, "layout": layout}, text)
+    return Figure("Memory as measured", {"data": data, "layout": layout}, text, measured=True)
 
 
 def _places(series: Mapping[Any, Sequence[MemoryPoint]]) -> tuple[str, dict[Any, list[float]]]:

@@ -9,11 +9,12 @@ import ipywidgets as w
 
 from ..errors import DiagKitError
 from ..report import write
+from ..units import format_bytes
 from . import places
 from .controls import Download, field
 from .figures import Figure
 from .html import render
-from .state import WorkbookState
+from .state import LABELS, WorkbookState
 
 FORMATS = {"html": ("HTML: one file, opens offline", "text/html"), "md": ("Markdown", "text/markdown"),
            "json": ("JSON", "application/json")}  # fmt: skip
@@ -68,9 +69,34 @@ class ReportView(w.VBox):
         except OSError as error:
             raise DiagKitError(f"{folder}: can't be made ({error.strerror}); choose another folder") from error
         paths = [folder / f"diagnosis.{suffix}" for suffix in suffixes]
-        what_if = {"logged": state.logged.to_json(), "explored": state.explored, "settings": state.settings.to_json()}
+        what_if: dict[str, Any] | None = {
+            "logged": state.logged.to_json(), "explored": state.explored, "settings": state.settings.to_json(),
+        }  # fmt: skip
         drawn: list[Figure] = self._figures()
+        if "model" not in state.origins and not state.touched:  # an example that nobody looked at is no finding
+            what_if, drawn = None, [figure for figure in drawn if figure.measured]
         for path in paths:
             write(path, state.diagnosis, state.checklist, what_if, redact=self.redact.value,
-                  plots=[{"title": f.title, "spec": f.spec, "text": f.text} for f in drawn])  # fmt: skip
+                  plots=[{"title": titled(f, state), "spec": f.spec, "text": f.text} for f in drawn])  # fmt: skip
         return paths
+
+
+def titled(figure: Figure, state: WorkbookState) -> str:
+    """A plot's title with the settings that it shows: as it ran, or what was last set."""
+    if figure.measured:
+        return figure.title
+    now, start = state.settings, state.logged
+    changes = ["another model"] if now.model != start.model else []
+    changes += [
+        f"{label} {_shown(name, value)}"
+        for name, label in LABELS.items()
+        if (value := getattr(now, name)) != getattr(start, name)
+    ]
+    shows = f"as last set: {', '.join(changes)}" if changes else "as it ran"
+    return f"{figure.title}, {'an example model, ' if state.example else ''}{shows}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "capacity_bytes":
+        return format_bytes(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -14,8 +14,9 @@ from ..errors import DiagKitError, StateError
 from ..findings import Diagnosis
 from ..history import History
 from ..memory.settings import Settings, from_run
-from ..units import GIB
+from ..units import GIB, format_bytes
 from . import places
+from .measured import comparison, failing_point
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,13 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     )
 }
 """Shapes to assume where the evidence names no model, from the models' published ``config.json`` files."""
+
+LABELS = {
+    "seq_len": "sequence length", "micro_batch": "micro-batch", "grad_accum": "accumulation",
+    "attention": "attention kernel", "checkpointing": "checkpointing", "backward": "backward",
+    "precision": "precision", "optimizer": "optimizer", "capacity_bytes": "GPU capacity",
+}  # fmt: skip
+"""Settings that the what-if moves -> their names for people."""
 
 ASSUMED_MODEL = "Llama-3.2 1B"
 ASSUMED_CAPACITY_BYTES = 80 * GIB
@@ -79,6 +87,8 @@ class WorkbookState:
         logged: the run's settings as the evidence states them, gaps assumed; ``origins`` names where each stands, and
             holds no name that is assumed.
         settings: the what-if, ``logged`` at first.
+        capacity_note: what was taken off the card's capacity, in words; empty where nothing was.
+        compared: where the evidence and the prediction for ``logged`` part, a line each.
         explored: what-ifs that a person kept, for the report.
         notice: what could not be kept or read back, in one line; empty where all is well.
     """
@@ -95,6 +105,7 @@ class WorkbookState:
         self.label, self.start_name = "", "the run as logged"
         self.logged = self.settings = assumed_settings({"capacity_bytes": ASSUMED_CAPACITY_BYTES})
         self.origins: dict[str, str] = {}
+        self.capacity_note, self.compared = "", tuple[str, ...]()
         self.explored: list[dict[str, Any]] = []
         self.checklist = Checklist(())
         self._listeners: dict[str, list[Callable[[], None]]] = {}
@@ -126,11 +137,25 @@ class WorkbookState:
         self.save_now()
         self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
         self.label = label or ", ".join(p.name for p in resolved)
-        self.logged, self.origins = prefill(diagnosis)
+        self.logged, self.origins, self.capacity_note = prefill(diagnosis)
+        self.compared = ()
+        if "model" in self.origins:
+            assumed = [label for name, label in LABELS.items() if name not in self.origins]
+            self.compared = tuple(comparison(diagnosis, self.logged, assumed))
         self.settings, self.explored = self.logged, []
         self.checklist = Checklist.from_diagnosis(diagnosis)
         self._keep(lambda history: self._restore(history, diagnosis))
         self._tell("evidence", "what_if", "explored", "checklist")
+
+    @property
+    def example(self) -> bool:
+        """Whether the what-if is of a model that neither the evidence nor a person named."""
+        return "model" not in self.origins and self.settings.model == self.logged.model
+
+    @property
+    def touched(self) -> bool:
+        """Whether a person changed or kept something of the what-if."""
+        return bool(self.explored) or self.settings != self.logged
 
     def _restore(self, history: History, diagnosis: Diagnosis) -> None:
         key = diagnosis.content_key
@@ -232,10 +257,16 @@ def assumed_settings(known: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str]]:
-    """The run's settings and where each is stated. A name that is not in the second is assumed."""
+def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str], str]:
+    """The run's settings, where each is stated, and what was taken off the capacity, in words.
+
+    A name that is not in the second is assumed. A sequence length that no setting states is that of the failing step
+    in the measured series.
+    """
     known = {name: value for name, (value, _) in diagnosis.settings.items()}
     origins = {name: str(source) for name, (_, source) in diagnosis.settings.items()}
+    if "seq_len" not in known and (point := failing_point(diagnosis)):
+        known["seq_len"], origins["seq_len"] = point.seq_len, str(point.source)
     total = diagnosis.failure.facts.get("total_bytes") if diagnosis.failure else None
     if total and diagnosis.failure and "capacity_bytes" not in known:
         known["capacity_bytes"], origins["capacity_bytes"] = total, str(diagnosis.failure.source)
@@ -247,4 +278,8 @@ def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str]]:
     if diagnosis.figures.get("growth") == "per-micro-step" and "backward" not in known:
         settings = settings.with_(backward="deferred")
         origins["backward"] = "growth per micro-step"
-    return settings, origins
+    note, held, whole = "", diagnosis.figures.get("other_process_bytes") or 0, settings.capacity_bytes
+    if whole and 0 < held < whole:
+        settings = settings.with_(capacity_bytes=whole - held)
+        note = f"{format_bytes(whole)} less {format_bytes(held)} that other processes hold"
+    return settings, origins, note

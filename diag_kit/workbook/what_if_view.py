@@ -15,8 +15,9 @@ import ipywidgets as w
 
 from ..errors import DiagKitError
 from ..memory.formulas import device_limit, estimate, micro_step_curve, peak_bytes, quadratics
-from ..memory.plan import remedies
+from ..memory.plan import changed, remedies
 from ..memory.settings import Settings
+from ..report.words import fit_of
 from ..units import GIB, gib
 from . import figures
 from .controls import Choice, Number
@@ -77,7 +78,7 @@ class WhatIfView(w.VBox):
         for name, number in self.shape.items():
             number.observe(lambda change, name=name: self._change_shape(name, change.new), "value")
 
-        self.verdict, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML()
+        self.verdict, self.against, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         self.plots = {
             name: PlotView(height=height)
             for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))
@@ -90,11 +91,13 @@ class WhatIfView(w.VBox):
         self.keep.on_click(lambda _: state.explore())
         self.forget.on_click(lambda _: state.forget_explored())
         self.measured = self._figure("measured", "Memory as measured")
-        shape = w.Accordion([w.VBox([self.model, *self.shape.values()]).add_class("dk-stack")], titles=("Model",))
-        controls = w.VBox([*self.controls.values(), shape, self.reset, self.keep, self.forget])
+        self.model_box = w.Accordion(
+            [w.VBox([self.model, *self.shape.values()]).add_class("dk-stack")], titles=("Model",)
+        )
+        controls = w.VBox([*self.controls.values(), self.model_box, self.reset, self.keep, self.forget])
         controls.add_class("dk-controls").add_class("dk-card")
         drawn = w.VBox([
-            self.verdict,
+            w.VBox([self.verdict, self.against]),
             self._figure("step", "Memory over one optimizer step"),
             w.GridBox([self._figure("length", "Peak against sequence length"),
                        self._figure("micro_step", "Memory against micro-step")]).add_class("dk-pair"),
@@ -138,7 +141,12 @@ class WhatIfView(w.VBox):
         self._draw("step", figures.step_figure(now, room_of(settings)))
         change = now.peak_allocated_bytes - _peak(self.state.logged)
         self.verdict.value = render(
-            "verdict.html", now=now, settings=settings, change=change, start=self.state.start_name
+            "verdict.html", now=now, settings=settings, change=change, start=self.state.start_name,
+            example=self.state.example, fit=fit_of(now.band_bytes, now.device_bytes, settings.capacity_bytes),
+        )  # fmt: skip
+        as_logged = settings.capacity_bytes == self.state.logged.capacity_bytes
+        self.against.value = render(
+            "against.html", capacity=self.state.capacity_note if as_logged else "", lines=self.state.compared
         )
         self._curves()
         self._tables()
@@ -173,7 +181,8 @@ class WhatIfView(w.VBox):
     def _show_tables(self) -> None:
         settings = self.state.settings
         self.numbers.value = render("numbers.html", now=estimate(settings))
-        self.remedies.value = render("remedies.html", remedies=remedies(settings))
+        rows = [(remedy, _fit(changed(settings, remedy.change))) for remedy in remedies(settings)]
+        self.remedies.value = render("remedies.html", rows=rows)
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
@@ -210,6 +219,7 @@ class WhatIfView(w.VBox):
         """What a what-if does not move: the sliders' stops and the memory that was measured."""
         for name, (_, _, stops) in NUMBERS.items():
             self.controls[name].stops = sorted({*stops, getattr(self.state.logged, name)})
+        self.model_box.selected_index = 0 if self.state.example else None
         diagnosis, figure = self.state.diagnosis, None
         if diagnosis:
             room = figures.Room(self.state.logged.capacity_bytes)
@@ -233,6 +243,11 @@ def room_of(settings: Settings) -> figures.Room:
     """The device's room by the memory model's own rule of what fits."""
     limit = device_limit(settings)
     return figures.Room(settings.capacity_bytes, round(limit) if limit < float("inf") else None)
+
+
+def _fit(settings: Settings) -> str:
+    now = estimate(settings)
+    return fit_of(now.band_bytes, now.device_bytes, settings.capacity_bytes)
 
 
 _peak = lru_cache(64)(peak_bytes)

@@ -37,6 +37,40 @@ def test_what_the_evidence_does_not_state_is_assumed(tmp_path: Path) -> None:
     assert state.logged.capacity_bytes == ASSUMED_CAPACITY_BYTES
 
 
+def test_a_length_that_no_setting_states_is_the_failing_steps() -> None:
+    """The series says how long the failing batch was; the what-if starts there, with that reading's line."""
+    state = WorkbookState()
+    state.open(next(s.path for s in places.samples() if s.title == "Long-batch outlier"))
+    assert state.logged.seq_len == 4096
+    assert state.origins["seq_len"].startswith("metrics.jsonl:")
+
+
+def test_capacity_is_less_what_others_hold() -> None:
+    """Other processes' memory is taken off the card, and the page says how much of what."""
+    state = WorkbookState()
+    state.open(next(s.path for s in places.samples() if s.title == "Many ranks"))
+    others = state.diagnosis.figures["other_process_bytes"]
+    assert state.logged.capacity_bytes == state.diagnosis.figures["total_bytes"] - others > 0
+    assert state.capacity_note.endswith("less 58.21 GiB that other processes hold")
+
+
+def test_prediction_and_evidence_are_told_apart(state: WorkbookState, run: Path) -> None:
+    """A run that died although its settings fit is said to have hidden ones; one that agrees gets no such line."""
+    assert state.compared == ()
+    (run / "settings.yaml").write_text("per_device_train_batch_size: 1\nmax_seq_length: 128\n", encoding="utf-8")
+    state.open(run)
+    (line,) = state.compared
+    assert "which fits, yet the run ran out of GPU memory with 74.00 GiB allocated" in line
+    assert "Assumed: accumulation, attention kernel" in line
+
+
+def test_growth_is_predicted_beside_what_was_measured() -> None:
+    """Where each micro-step's growth was measured, the predicted one stands beside it."""
+    state = WorkbookState()
+    state.open(next(s.path for s in places.samples() if s.title == "Accumulation spike"))
+    assert state.compared == ("2.12 GiB measured, 1.97 GiB predicted for each micro-step.",)
+
+
 def test_growth_per_micro_step_sets_backward() -> None:
     """Where the measured series grows with each micro-step, the what-if starts with the graphs kept."""
     state = WorkbookState()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag_kit.errors import EntryError
+from diag_kit.memory.formulas import estimate
+from diag_kit.units import format_bytes
 from diag_kit.workbook import Walk, Workbook, places, workbook
 from diag_kit.workbook.diagnosis_view import page
 from diag_kit.workbook.state import WorkbookState
@@ -290,6 +292,45 @@ def test_every_sample_opens(sample: str) -> None:
     book = workbook(next(s.path for s in places.samples() if s.title == sample))
     assert book.state.diagnosis is not None
     assert "dk-error" not in book.evidence.status.value
+
+
+def test_an_example_model_says_that_it_is_one(book: Workbook, tmp_path: Path) -> None:
+    """Without a model the page says so, opens the choice, marks the headline, and the report holds no what-if."""
+    book.state.open(text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB")
+    view, folder = book.what_if, tmp_path / "diag-kit-report"
+    assert "No model in the evidence" in view.verdict.value
+    assert "Example: " in view.verdict.value
+    assert view.model_box.selected_index == 0
+    (written,) = book.report.write(["md"])
+    assert "What if" not in written.read_text(encoding="utf-8")
+    view.model.value = "Llama-3 8B"
+    assert "No model in the evidence" not in view.verdict.value
+    assert "Example: " not in view.verdict.value
+    book.report.write(["md"])
+    assert "as last set: another model" in (folder / "diagnosis.md").read_text(encoding="utf-8")
+
+
+def test_fits_close_or_not_in_words_that_add_up(book: Workbook) -> None:
+    """What is on the card is set against the capacity; between the two ends of what may be needed it is close."""
+    view, state = book.what_if, book.state
+    low, high = estimate(state.settings).band_bytes
+    on_card = estimate(state.settings).device_bytes
+    for capacity, word, tone in (
+        (high + 1, "fits", "good"), ((on_card + high) // 2, "close", "warn"), (low - 1, "does not fit", "bad"),
+    ):  # fmt: skip
+        state.change(capacity_bytes=capacity)
+        assert f'dk-{tone}">about {format_bytes(on_card)} on the card: <b>{word}</b>' in view.verdict.value
+    assert f"{format_bytes(on_card - low + 1)} over {format_bytes(low - 1)}" in view.verdict.value
+    assert '<b class="dk-' in view.remedies.value
+
+
+def test_plots_in_a_report_say_which_settings_they_show(book: Workbook) -> None:
+    """As it ran, or what was last set; a measured series carries its own title."""
+    (md,) = book.report.write(["md"])
+    assert "**Peak against sequence length, as it ran**" in md.read_text(encoding="utf-8")
+    book.what_if.controls["seq_len"].value = 1024
+    book.report.write(["md"])
+    assert "sequence length, as last set: sequence length 1,024**" in md.read_text(encoding="utf-8")
 
 
 def test_a_walk_shows_the_entry_and_starts_from_its_settings() -> None:

@@ -1,0 +1,72 @@
+"""What the run measured, beside what the memory model predicts for it: the what-if must not contradict the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..evidence.facts import MemoryPoint
+from ..findings import Diagnosis
+from ..memory.formulas import estimate, micro_step_curve
+from ..memory.settings import Settings
+from ..report.words import CLOSE, DOES_NOT_FIT, FITS, fit_of
+from ..units import format_bytes
+
+TOLERANCE = 0.3
+"""Share of the measured memory by which a prediction may miss it without a word."""
+
+
+def failing_point(diagnosis: Diagnosis) -> MemoryPoint | None:
+    """The reading whose sequence length a what-if starts from: the failing step's, else the longest's."""
+    failing = diagnosis.figures.get("failing_length")
+    points = [point for point in diagnosis.points if point.seq_len and (not failing or point.seq_len == failing)]
+    return max(points, key=lambda point: point.seq_len or 0, default=None)
+
+
+def highest(diagnosis: Diagnosis) -> tuple[int, str] | None:
+    """The most that tensors were measured to take and the word for it, else the most that the device showed in use."""
+    stated = diagnosis.figures.get("allocated_bytes") if diagnosis.family == "gpu-oom" else None
+    for word, metrics in (("allocated", ("allocated", "peak_allocated")), ("in use", ("used",))):
+        sizes = [p.value_bytes for p in diagnosis.points if p.metric in metrics and not p.relative]
+        if word == "allocated" and stated:
+            sizes.append(stated)
+        if sizes:
+            return max(sizes), word
+    return None
+
+
+def comparison(diagnosis: Diagnosis, logged: Settings, assumed: list[str]) -> Iterator[str]:
+    """Where prediction and evidence part, and the growth of each micro-step as measured and as predicted.
+
+    Args:
+        diagnosis: what was measured.
+        logged: the run's settings as the evidence has them, gaps filled.
+        assumed: labels of the settings that no line states.
+    """
+    if parted := _parted(diagnosis, logged):
+        why = (
+            f"its settings are not all known. Assumed: {', '.join(assumed)}" if assumed else "the settings hide a part"
+        )
+        yield f"{parted}: {why}."
+    growth = diagnosis.figures.get("growth_bytes")
+    if growth and diagnosis.figures.get("growth") == "per-micro-step":
+        *_, before, last = micro_step_curve(logged, 4, "deferred")
+        yield f"{format_bytes(growth)} measured, {format_bytes(last - before)} predicted for each micro-step."
+
+
+def _parted(diagnosis: Diagnosis, logged: Settings) -> str:
+    now, died, found = estimate(logged), diagnosis.family == "gpu-oom", highest(diagnosis)
+    fit = fit_of(now.band_bytes, now.device_bytes, logged.capacity_bytes)
+    size, word = found or (0, "")
+    predicted = now.device_bytes if word == "in use" else now.peak_allocated_bytes
+    says = f"For the run as logged the model predicts {format_bytes(predicted)}"
+    if died and fit in (FITS, CLOSE):
+        more = f" with {format_bytes(size)} {word}" if found else ""
+        return f"{says}, which {'fits' if fit == FITS else 'may fit'}, yet the run ran out of GPU memory{more}"
+    if not died and fit == DOES_NOT_FIT and diagnosis.family in ("ok", "not-memory"):
+        return f"{says}, which does not fit, yet the run did not run out of GPU memory"
+    if died and logged.capacity_bytes:
+        predicted = min(predicted, logged.capacity_bytes)  # a run that dies on the way up never measures its peak
+        if predicted > size:
+            return ""
+    far = found and abs(predicted - size) > TOLERANCE * size
+    return f"{says}, the run measured {format_bytes(size)}" if far else ""
