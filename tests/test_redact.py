@@ -61,6 +61,9 @@ def test_people_and_machines_get_aliases(text, expected):
 SECRETS = [
     "hf_" + "aB3dE5gH" * 4, "sk-" + "proj-aB3dE5gH" * 3, "AKIA" + "ABCD1234EFGH5678", "ghp_" + "aB3dE5gH" * 5,
     "github_pat_" + "aB3dE5gH" * 5, "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0." + "c2lnbmF0dXJl",
+    "npm_" + "aB3dE5gH" * 4, "sk_live_" + "aB3dE5gH" * 3, "rk_live_" + "aB3dE5gH" * 3, "r8_" + "aB3dE5gH" * 4,
+    "123456789:AA" + "aB3-E_gH" * 4, "https://discord.com/api/webhooks/1234567890/" + "aB3-E_gH" * 4,
+    "https://hooks.slack.com/services/T0AB/B0CD/" + "aB3dE5gH", "eyJ1c2VyIjogImJvYiIsICJwdyI6ICJ4In0=",
 ]  # fmt: skip
 
 
@@ -86,10 +89,41 @@ def test_tokens_are_known_by_their_shape(secret, around):
         ("postgres://bob:pw@db/x", "postgres://secret-1@db/x"),
         ("GET /x?X-Amz-Signature=0a1b2c&y=2", "GET /x?X-Amz-Signature=secret-1&y=2"),
         ("token=abcdefgh12345678ij", "token=secret-1"),
+        ("DB_PASS=hunter2", "DB_PASS=secret-1"),
+        ("MY_SECRET_VALUE=hunter2", "MY_SECRET_VALUE=secret-1"),
+        ("SECRET_ACCESS: hunter2", "SECRET_ACCESS: secret-1"),
+        ("passphrase=hunter2", "passphrase=secret-1"),
+        ("api_key\thunter2", "api_key\tsecret-1"),
+        ("api_key \t =  hunter2", "api_key \t =  secret-1"),
+        ("AccountName=a;AccountKey=aB3dE5==;x", "AccountName=a;AccountKey=secret-1;x"),
+        ('"private_key_id": "0a1b2c"', '"private_key_id": "secret-1"'),
+        ("clientSecret: hunter2", "clientSecret: secret-1"),
+        ("credentials: bob/hunter2", "credentials: secret-1"),
+        ("api_key=" + "x" * 3000, "api_key=secret-1"),
     ],
 )
 def test_secrets_are_known_by_their_name(text, expected):
     """A value whose name says that it is secret never stays."""
+    assert redacted(text) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run.py --pw hunter2 --lr 1", "run.py --pw secret-1 --lr 1"),
+        ("run.py --db-password hunter2", "run.py --db-password secret-1"),
+        ("mysql -u bob -phunter2 db", "mysql -u bob -psecret-1 db"),
+        ("mysqldump -phunter2 db", "mysqldump -psecret-1 db"),
+        ("curl -s -u bob:hunter2 https://x", "curl -s -u secret-1 https://x"),
+        ("curl --user 'bob:hunter2' x", "curl --user 'secret-1' x"),
+        ("sshpass -p hunter2 ssh x", "sshpass -p secret-1 ssh x"),
+        ("echo hunter2 | sudo -S dmesg", "echo secret-1 | sudo -S dmesg"),
+        ("echo 'a b' | sudo -kS dmesg", "echo 'secret-1' | sudo -kS dmesg"),
+        ("docker login -u bob -p hunter2", "docker login -u bob -p secret-1"),
+    ],
+)
+def test_secrets_are_known_by_their_place_in_a_command(text, expected):
+    """What a command takes as a password never stays, though nothing else says that it is one."""
     assert redacted(text) == [expected]
 
 
@@ -128,6 +162,11 @@ def test_a_private_key_goes_whole_and_keeps_its_lines():
         "0000:3b:00.0 Off | 00000000:3B:00.0",
         "[default0]:100%|####| 12/12 [rank0]:[E1130 12:01:02]",
         "python train-7b-8k.sh run-a.b-c.py",
+        "forward_pass=2 --pass 3 bypass: no num_passes=4 pass 2 of 3 TOKEN_LENGTH: 4096 TOKENIZERS_PARALLELISM=false",
+        "docker run -u 1000:1000 img; echo step 3 | tee log; mkdir -p out; key_states.shape=(2, 8) query_key_value: 3",
+        "model.data-parallel.local_rank=3 torch.nn.Linear_3 step:12:AA 3.11.4 0x7f3a12",
+        " 52%|█████▏    | 26/50 [01:13<01:07,  2.81s/it, loss=2.31]",
+        "pip install --user flash-attn",
     ],
 )
 def test_what_a_diagnosis_needs_stays(text):
@@ -158,9 +197,32 @@ def test_a_name_that_is_a_word_does_not_eat_the_log(name):
     assert redacted(text, home) == [text, "~user-1/x"]
 
 
-def test_a_short_name_goes_where_a_path_or_an_address_shows_it():
-    """A name too short to be sure of is replaced inside of paths."""
-    assert redacted("/home/bob/x", "/data/bob/y and bob")[1] == "/data/user-1/y and bob"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--user bob", "--user user-1"),
+        ("ssh bob@titan9", "ssh user-1@host-1"),
+        ("bob-run_bob.log", "user-1-run_user-1.log"),
+        ("/data/team/bob and bob's", "/data/team/user-1 and user-1's"),
+        ("bobsled kbob", "bobsled kbob"),
+    ],
+)
+def test_a_name_from_a_home_folder_goes_everywhere(text, expected):
+    """However short, a name that a home folder told is replaced wherever it stands as a whole word."""
+    assert redacted("/home/bob/x", text)[1] == expected
+
+
+@pytest.mark.parametrize(("name", "kept"), [("adam", "adam lr"), ("al", "al 3"), ("1024", "1024 MiB"), ("gpu0", "gpu0")])
+def test_a_name_that_logs_use_otherwise_goes_from_paths_only(name, kept):
+    """A given name that is an optimiser's, two letters, a number: replaced in paths, not in the text."""
+    assert redacted(f"/home/{name}/x", f"/data/{name}/y {kept}")[1] == f"/data/user-1/y {kept}"
+
+
+def test_an_underscore_hides_no_host_and_no_address():
+    """File names put together from a machine's and a person's name keep neither."""
+    assert redacted("gpu-node-17.corp.internal_bob@corp.com.log") == ["email-1.log"]
+    assert redacted("run_gpu-node-17.corp.internal_3.log") == ["run_host-1_3.log"]
+    assert redacted("a" * 90 + "_bob@corp.com") == ["email-1"]
 
 
 def test_known_hosts_go_though_nothing_in_the_text_says_host():
@@ -211,6 +273,16 @@ REPEATED = [
     "=",
     '"',
     "a:1:",
+    "echo ",
+    "curl -",
+    "mysql ",
+    "ssh a",
+    "password",
+    "password='",
+    "--a-",
+    "DB_PASS",
+    "sudo ",
+    "docker login ",
 ]
 
 
