@@ -124,7 +124,7 @@ _WORDS = frozenset(_COMMON.split())
 _GIVEN = """
 adam sam max lion sophia lamb lars muon tiger will mark art dean grant drew bill frank page chip dash case lane may
 june april august summer ada pascal ampere hopper volta turing maxwell kepler tesla claude julia ruby perl chase pat
-rob sue nick gene miles flash rose iris olive ivy grace hope dot rust rich mat matt ben bob jack jean don
+gene miles flash rose iris olive ivy grace hope dot rust rich mat
 """
 _AMBIGUOUS = frozenset(_GIVEN.split())
 """Names of people that logs use as words too: replaced in paths and addresses, and where they stand as a name."""
