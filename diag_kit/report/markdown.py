@@ -124,6 +124,11 @@ def _findings(page: Mapping[str, Any]) -> list[str]:
         if finding["fixes"]:
             lines += ["**Fixes**", "", *_fixes(finding["fixes"])]
             lines += [f"Savings are predicted by {escape(finding['basis'])}.", ""] if finding["basis"] else []
+        if finding["fixes_above"]:
+            lines += ["**Fixes printed above**", ""]
+            lines += [f"- {escape(one['action'])} (see {escape(one['under'])})" for one in finding["fixes_above"]] + [
+                ""
+            ]
     return lines
 
 
@@ -142,7 +147,7 @@ def _fixes(fixes: Iterable[Mapping[str, Any]]) -> list[str]:
     for fix in fixes:
         action, cost, undo = (escape(fix[name]) for name in ("action", "cost", "undo"))
         rows.append((action, fix["saves"], cost, _cell_code(fix["verify"]), undo))
-        for framework, text in fix["code"]:
+        for framework, text in fix["code"][:1]:  # the run's own; HTML folds the others
             codes += [f"{action.rstrip('.')}, {escape(framework)}:", "", *fence([text])]
     return table(["action", "saves at the peak", "cost", "verify by", "undo"], rows) + codes
 

@@ -18,6 +18,7 @@ from ..findings import Diagnosis, Finding, Fix, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
+from .fixes import Shown, framework, once, ordered
 from .words import (
     STATES,
     VERDICTS,
@@ -43,7 +44,9 @@ def build(
     diagnosis: Diagnosis, checklist: Checklist | None, what_if: Mapping[str, Any] | None, *, versions: bool
 ) -> dict[str, Any]:
     """The page as nested mappings and lists of text. ``what_if`` as described at `diag_kit.report.write`."""
-    failure = diagnosis.failure
+    failure, own = diagnosis.failure, framework(diagnosis)
+    findings = [_finding(one, shown, own) for one, shown in
+                zip(diagnosis.findings, once(diagnosis.findings), strict=True)]  # fmt: skip
     return {
         "family": diagnosis.family,
         "title": family_text(diagnosis),
@@ -67,8 +70,8 @@ def build(
         "initiating": _initiating(diagnosis),
         "collateral": [{"rank": value_text(one.rank), "what": clean(one.what, LINE_LIMIT),
                         "evidence": _evidence(one.source)} for one in diagnosis.collateral],
-        "findings": [_finding(one) for one in diagnosis.findings if one.verdict != "ruled-out"],
-        "ruled_out": [_finding(one) for one in diagnosis.findings if one.verdict == "ruled-out"],
+        "findings": [one for one in findings if one["verdict"] != "ruled-out"],
+        "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
         "what_if": _what_if(what_if) if what_if else None,
         "checklist": _checklist(checklist) if checklist else None,
         "settings": [{"name": clean(name, CONTEXT_LIMIT), "value": clean(value_text(value), CONTEXT_LIMIT),
@@ -135,22 +138,23 @@ def _statements(said: Iterable[Statement]) -> list[dict[str, Any]]:
     return shown
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, shown: Shown, own: str) -> dict[str, Any]:
     return {
         "cause": finding.cause, "title": clean(heading(finding)), "verdict": finding.verdict,
         "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim),
         "for": _statements(finding.for_), "against": _statements(finding.against),
         "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing],
-        "fixes": [_fix(fix) for fix in finding.fixes],
-        "basis": "; ".join(dict.fromkeys(clean(fix.basis) for fix in finding.fixes if fix.basis)),
+        "fixes": [_fix(fix, own) for fix in shown.fixes],
+        "fixes_above": [{"action": clean(action).rstrip("."), "under": clean(under)} for action, under in shown.above],
+        "basis": "; ".join(dict.fromkeys(clean(fix.basis) for fix in shown.fixes if fix.basis)),
     }  # fmt: skip
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def _fix(fix: Fix, own: str) -> dict[str, Any]:
     saves = "not predicted" if fix.saves_bytes is None else format_bytes(fix.saves_bytes)
     if fix.saves_bytes is not None and fix.peak_bytes is not None:
-        saves += f", to {format_bytes(fix.peak_bytes)}"
-    code = [(FRAMEWORKS.get(name, clean(name)), clean(lines).rstrip()) for name, lines in fix.code.items()]
+        saves += f", to a peak of {format_bytes(fix.peak_bytes)}"
+    code = [(FRAMEWORKS.get(name, clean(name)), clean(lines).rstrip()) for name, lines in ordered(fix.code, own)]
     return {"action": clean(fix.action), "saves": saves, "cost": clean(fix.cost), "verify": clean(fix.verify),
             "undo": clean(fix.undo), "code": code}  # fmt: skip
 

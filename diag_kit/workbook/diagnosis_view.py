@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets as w
 
 from ..findings import Diagnosis
-from ..report import words
+from ..report import fixes, words
+from ..report.page import FRAMEWORKS
 from ..units import format_bytes
 from .html import render
 from .state import WorkbookState
@@ -68,7 +70,9 @@ class DiagnosisView(w.VBox):
 def page(diagnosis: Diagnosis) -> str:
     """The diagnosis as HTML; all that came from a log is escaped."""
     return render(
-        "diagnosis.html", d=diagnosis, families=words.FAMILIES, verdicts=words.VERDICTS,
+        "diagnosis.html", d=diagnosis, family=words.family_text(diagnosis), verdicts=words.VERDICTS,
+        findings=list(zip(diagnosis.findings, fixes.once(diagnosis.findings), strict=True)),
+        code=partial(fixes.ordered, own=fixes.framework(diagnosis)), frameworks=FRAMEWORKS,
         parts=parts_of(diagnosis.figures) if diagnosis.failure else [], arithmetic=words.arithmetic(diagnosis),
         place=words.place(diagnosis.failure) if diagnosis.failure else [],
     )  # fmt: skip

@@ -15,9 +15,11 @@ import pytest
 from diag_kit import report
 from diag_kit.checklist import Checklist
 from diag_kit.errors import DiagKitError
+from diag_kit.evidence.facts import Source
 from diag_kit.report import html as html_module
+from diag_kit.report.fixes import framework
 
-from .conftest import HOSTILE, PLOTS, WHAT_IF
+from .conftest import CONFIG, HOSTILE, PLOTS, WHAT_IF
 
 SUFFIXES = ["html", "md", "json"]
 
@@ -82,6 +84,29 @@ def test_readers_see_the_arithmetic_and_the_plots_in_words(tmp_path, suffix, dia
     text = Page(text).text if suffix == "html" else text
     for words in ("2.46 GiB short", "19.30 GiB", "not predicted", PLOTS[0]["text"], "allocated by PyTorch"):
         assert words in text, words
+
+
+@pytest.mark.parametrize("suffix", ["html", "md"])
+def test_each_fix_is_printed_once(tmp_path, suffix, diagnosis):
+    """A second finding with the same fix refers to the first."""
+    first, second, *rest = diagnosis.findings
+    shared = replace(diagnosis, findings=(first, replace(second, fixes=first.fixes[:1]), *rest))
+    text = written(tmp_path, suffix, shared)
+    assert text.count("is_causal=True") == 1
+    assert "Use fused attention (see attention quadratic)" in text
+
+
+def test_the_runs_own_framework_comes_first(tmp_path, diagnosis):
+    """Its lines stand alone in Markdown; HTML folds the others behind it."""
+    banner = Source("train.log", 9, "[INFO|trainer.py:2417] >> Instantaneous batch size per device = 4")
+    trainer = replace(diagnosis, settings={"micro_batch": (4, banner)})
+    text = written(tmp_path, "md", trainer)
+    assert "Use fused attention, Hugging Face Trainer:" in text
+    assert "scaled_dot_product_attention" not in text
+    html = Page(written(tmp_path, "html", trainer)).text
+    assert html.index("attn_implementation=") < html.index("other frameworks") < html.index("scaled_dot_product")
+    zero = replace(diagnosis, settings={"strategy": ("zero3", CONFIG)})
+    assert [framework(one) for one in (diagnosis, trainer, zero)] == ["pytorch", "trainer", "deepspeed"]
 
 
 def test_json_holds_the_documents_of_the_contract(tmp_path, diagnosis, checklist):
