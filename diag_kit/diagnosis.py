@@ -169,6 +169,8 @@ def _findings(figures: Figures, family: str, entries: Iterable[Entry], known: An
 
     def verdict(one: _Weighed) -> str:
         reached = one.verdict or "possible"
+        if cap == "confirmed" and confirmed and reached == "likely":
+            return "possible"  # where one cause is entailed, its rivals explain nothing better
         return reached if _TIER[reached] >= _TIER[cap] else cap
 
     weighed.sort(key=lambda one: (_TIER[verdict(one)], one.count("against", "strong") > 0, -one.score))

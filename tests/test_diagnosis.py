@@ -1,0 +1,212 @@
+"""The judgement: nothing firmer than the evidence, each rule on evidence made for it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from diag_kit.diagnosis import diagnose
+from diag_kit.errors import EvidenceError
+
+OOM = (
+    "RuntimeError: CUDA out of memory. Tried to allocate {tried} (GPU 0; {total} total capacity; {allocated} already allocated; {free} free; "
+    "{reserved} reserved in total by PyTorch)"
+)
+NEW = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free. "
+    "Process {pid} has {other} GiB memory in use. Including non-PyTorch memory, this process has {own} GiB memory in use. Of the allocated memory "
+    "{allocated} GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
+STRANGER = NEW.format(pid=4242, other="60.00", own="18.00", allocated="15.00")
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 9, in step\n    loss.backward()\n'
+
+
+def oom(tried="2.00 GiB", total="23.70 GiB", allocated="21.00 GiB", free="0.50 GiB", reserved="22.50 GiB"):
+    return OOM.format(tried=tried, total=total, allocated=allocated, free=free, reserved=reserved)
+
+
+def verdicts(diagnosis):
+    return {finding.cause: finding.verdict for finding in diagnosis.findings}
+
+
+def folder(tmp_path, **files):
+    for name, text in files.items():
+        path = tmp_path / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return diagnose(tmp_path)
+
+
+def test_a_stranger_that_would_have_served_the_request_is_confirmed():
+    """One process, another named in the message, nothing that contradicts: that is entailed."""
+    assert verdicts(diagnose(text=STRANGER))["other-process"] == "confirmed"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "[rank0]: step 1\n[rank1]: step 1",  # several ranks run, and their processes are not known
+        "$ torchrun --nproc_per_node 2 train.py --batch_size 4",
+        "(Worker[rank=1] pid=4242) NCCL WARN Cuda failure 'out of memory'",  # the process is the job's own
+    ],
+)
+def test_a_process_that_may_be_the_jobs_own_is_not_confirmed(beside):
+    """Where several processes ran, the other one may be a sibling: likely at best."""
+    assert verdicts(diagnose(text=beside + "\n" + STRANGER)).get("other-process") != "confirmed"
+
+
+def test_sizes_that_contradict_each_other_confirm_nothing():
+    """A message whose parts exceed its whole is doubted, whatever it seems to say."""
+    message = NEW.format(pid=4242, other="70.00", own="78.00", allocated="75.00")
+    assert "confirmed" not in verdicts(diagnose(text=message)).values()
+    assert "confirmed" not in verdicts(diagnose(text=oom(tried="200.00 GiB", free="160.00 GiB"))).values()
+
+
+def test_a_decimal_comma_is_not_read_as_thousands():
+    """``2,00 GiB`` is not two hundred."""
+    found = diagnose(text=oom(tried="2,00 GiB"))
+    assert found.failure.facts.get("tried_to_allocate_bytes") != 200 << 30
+
+
+def test_a_snapshot_of_another_run_proves_nothing(tmp_path):
+    """Segments whose sums don't agree with the message are not this failure's."""
+    message = oom(tried="2.00 GiB", allocated="12.00 GiB", free="1.00 GiB", reserved="20.00 GiB")
+    stranger = json.dumps([{"total_size": 5, "allocated_size": 3, "blocks": []}])
+    assert verdicts(folder(tmp_path, run_DOT_log=message, old__x_DOT_json=stranger)).get("fragmentation") != "confirmed"
+
+
+def series(lengths, rank=""):
+    head = "step,seq_len,allocated_mib" + (",rank" if rank != "" else "")
+    rows = [
+        f"{step},{length},{4000 + length}" + (f",{rank}" if rank != "" else "") for step, length in enumerate(lengths)
+    ]
+    return "\n".join([head, *rows])
+
+
+def test_a_length_counts_only_for_the_step_that_failed(tmp_path):
+    """The last long batch of a table explains the failure only where it is of the failing step, and of a training phase."""
+    steps = "\n".join(f"step: {i}  loss: 2.0" for i in range(8))
+    lengths = [512, 500, 480, 512, 512, 490, 512, 4096]
+    fits = folder(tmp_path / "a", run_DOT_log=f"{steps}\n{TRACEBACK}{oom()}", m_DOT_csv=series(lengths))
+    assert verdicts(fits)["long-sequence-outlier"] == "confirmed"
+    later = "\n".join(f"step: {i}  loss: 2.0" for i in range(40))
+    other = folder(tmp_path / "b", run_DOT_log=f"{later}\n{TRACEBACK}{oom()}", m_DOT_csv=series(lengths))
+    assert verdicts(other).get("long-sequence-outlier") != "confirmed"
+    saving = 'Traceback (most recent call last):\n  File "t.py", line 9, in save_checkpoint\n    torch.save(model.state_dict(), path)\n'
+    saved = folder(tmp_path / "c", run_DOT_log=f"{steps}\n{saving}{oom()}", m_DOT_csv=series(lengths))
+    assert verdicts(saved).get("long-sequence-outlier") != "confirmed"
+
+
+def test_a_strangers_config_does_not_overrule_the_run(tmp_path):
+    """What the run printed stands before a file beside it; files that disagree say nothing."""
+    log = "$ python train.py --per_device_train_batch_size 4 --gradient_accumulation_steps 8\n" + oom()
+    found = folder(tmp_path / "a", run_DOT_log=log, z__default_DOT_json='{"gradient_accumulation_steps": 1}')
+    assert found.settings["grad_accum"][0] == 8
+    assert "--gradient_accumulation_steps 16" in found.restart and "--per_device_train_batch_size 2" in found.restart
+    split = folder(
+        tmp_path / "b",
+        run_DOT_log=oom(),
+        a__x_DOT_json='{"micro_batch_size": 2}',
+        z__y_DOT_json='{"micro_batch_size": 16}',
+    )
+    assert "micro_batch" not in split.settings
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "# " + oom(),
+        "./README.md:12:" + oom(),
+        '    raise RuntimeError("' + oom() + '")',
+        'sample 3: {"prompt": "why do I get ' + oom() + '"}',
+        "* " + oom(),
+        'with pytest.raises(RuntimeError, match="' + oom() + '"):',
+    ],
+)
+def test_a_quoted_message_is_not_the_runs_failure(mention):
+    """A message in a comment, a listing, a sample or a grep does not stop a run that ended otherwise."""
+    assert diagnose(text=mention + "\nstep: 5  loss: 2.0\nTraining completed.\n").family == "ok"
+    crash = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    d[k]\nKeyError: 4\n'
+    assert diagnose(text=mention + "\n" + crash).family == "not-memory"
+
+
+def test_a_json_log_that_names_its_message_is_no_quote():
+    """Structured logs carry the error inside quotes, under a key that says so."""
+    line = json.dumps({"level": "ERROR", "message": oom()})
+    assert diagnose(text=line).family == "gpu-oom"
+
+
+def test_documents_beside_a_log_are_not_logs(tmp_path):
+    """A README that quotes a message is not what the run printed, unless it is named."""
+    found = folder(tmp_path, train_DOT_log="step: 5  loss: 1\nTraining completed.\n", README_DOT_md=oom())
+    assert found.family == "ok" and any("README.md" in note for note in found.coverage["notes"])
+    assert diagnose(tmp_path / "README.md").family == "gpu-oom"
+
+
+@pytest.mark.parametrize("line", ["step 20: WARNING: loss is nan, skipping", "sample: my loss is nan after 3 epochs"])
+def test_words_about_nan_do_not_hide_an_out_of_memory(line):
+    """A warning or a text about NaN is no end of the run."""
+    assert diagnose(text=f"{line}\n{TRACEBACK}{oom()}").family == "gpu-oom"
+
+
+def test_another_programs_kill_is_not_the_runs(tmp_path):
+    """The kernel's log speaks of every program on the machine."""
+    kill = "[123.4] Out of memory: Killed process 999 (chrome) total-vm:1kB, anon-rss:1kB"
+    assert folder(tmp_path, dmesg_DOT_log=kill, train_DOT_log="step: 5  loss: 1\nTraining completed.\n").family == "ok"
+
+
+def test_an_out_of_memory_before_a_proper_finish_was_survived():
+    """Training that says it finished was not stopped by what it caught before."""
+    assert diagnose(text=f"step: 3  loss: 1\ncaught: {oom()}\nTraining finished\n").family == "ok"
+
+
+def test_every_standing_finding_has_a_reason():
+    """A verdict without a line for it is no verdict."""
+    for text in (STRANGER, oom(), "RuntimeError: CUDA error: device-side assert triggered", "ValueError: loss is nan"):
+        assert all(finding.for_ for finding in diagnose(text=text).findings if finding.cause != "undetermined")
+
+
+def test_the_error_is_named_where_memory_is_not_to_blame():
+    """Someone who is told that it was not memory is told what it was, and where."""
+    found = diagnose(
+        text='Traceback (most recent call last):\n  File "t.py", line 3, in f\n    d[k]\nZeroDivisionError: float division by zero\n'
+    )
+    assert "ZeroDivisionError: float division by zero" in found.summary and "pasted text:4" in found.next_action
+
+
+def test_answers_do_not_depend_on_the_order_of_a_set(tmp_path):
+    """Two interpreters with other hash seeds give the same document."""
+    (tmp_path / "run.log").write_text(TRACEBACK + oom())
+    command = [sys.executable, "-m", "diag_kit.cli", "diagnose", "--json", str(tmp_path)]
+    answers = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"hidden_size": NaN, "dropout": Infinity}',
+        '[{"total_size": "x", "allocated_size": null}]',
+        '{"architectures": 5, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}',
+    ],
+)
+def test_one_bad_file_costs_a_note_not_the_diagnosis(tmp_path, bad):
+    """A settings file that no reader can make sense of leaves the log's diagnosis as it is."""
+    assert folder(tmp_path, run_DOT_log=oom(), config_DOT_json=bad).family == "gpu-oom"
+
+
+def test_what_is_no_path_is_told():
+    """A wrong argument from Python gets a sentence, not a traceback of ours."""
+    with pytest.raises(EvidenceError):
+        diagnose("")
+    with pytest.raises(EvidenceError):
+        diagnose(text=b"bytes")
+    with pytest.raises(EvidenceError):
+        diagnose()
