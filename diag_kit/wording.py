@@ -53,7 +53,7 @@ def failure_of(figures: Figures, run: Run) -> Failure | None:
         step=last.step if last and last.step is not None else values.get("failed_step"),
         micro_step=last.micro_step if last else None,
         phase=values.get("phase", "unknown"),
-        operation=operation.replace("-", " ") if operation else None,
+        operation=operation.replace("-", " ") if operation and operation != values.get("phase") else None,
         time=event.time,
         message=event.message,
         facts={
