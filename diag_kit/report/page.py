@@ -29,6 +29,7 @@ from .words import (
     family_text,
     figure_text,
     fit_of,
+    lines_around,
     place,
     value_text,
 )
@@ -122,8 +123,8 @@ def _meaning(findings: Iterable[Finding]) -> str:
 
 def _evidence(source: Source) -> dict[str, Any]:
     """A line with its neighbours. ``here`` marks the line itself among them."""
-    context = [{"text": clean(text, CONTEXT_LIMIT), "here": bool(text) and source.text.startswith(text)}
-               for text in source.context]  # fmt: skip
+    context = [{"text": clean(line.text, LINE_LIMIT if line.here else CONTEXT_LIMIT), "here": line.here}
+               for line in lines_around(source)]  # fmt: skip
     return {"where": clean(str(source), CONTEXT_LIMIT), "text": clean(source.text, LINE_LIMIT).strip(),
             "context": context if len(context) > 1 else []}  # fmt: skip
 

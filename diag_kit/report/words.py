@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+from ..evidence.facts import Source
 from ..findings import Diagnosis, Failure
 from ..units import format_bytes
 
@@ -81,6 +82,33 @@ def clean(text: str, limit: int | None = None) -> str:
 def _show(found: re.Match[str]) -> str:
     code = ord(found[0])
     return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"⟨U+{code:04X}⟩"
+
+
+CUT_AT = (400, 2000)
+"""Characters after which reading cuts a neighbouring line, and the fact's own."""
+
+
+class Line(NamedTuple):
+    """A line of a source's context; ``here`` is the line that the fact stands on."""
+
+    text: str
+    here: bool
+
+
+def lines_around(source: Source) -> Iterator[Line]:
+    """The lines to show of a source, in file order, its own marked and as long as it was read.
+
+    A neighbour that was cut where it was read ends at a word, with an ellipsis.
+    """
+    for line in source.context or (source.text,):
+        here = bool(line) and source.text.startswith(line)
+        text = source.text if here else line
+        yield Line(_cut_at_word(text) if len(text) in CUT_AT else text, here)
+
+
+def _cut_at_word(text: str) -> str:
+    kept, _, _ = text.rpartition(" ")
+    return f"{kept or text} …"
 
 
 def value_text(value: Any) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 
 import ipywidgets as w
 
-from ..checklist import EVIDENCE, Item
+from ..checklist import EVIDENCE, Checklist, Item
 from ..errors import StateError
 from ..report.words import STATES
 from .controls import Board
 from .state import WorkbookState
+
+DECIDING = 3
 
 
 class ChecklistView(w.VBox):
@@ -30,20 +32,30 @@ class ChecklistView(w.VBox):
     def _show_items(self) -> None:
         with self.board.hold_sync():
             self._show_marks()
-            self.board.groups = [
-                {"title": group.title, "verdict": group.verdict, "items": [item_json(item) for item in group.items]}
-                for group in self.state.checklist.groups
+            checklist = self.state.checklist
+            first = deciding(checklist)
+            groups = [
+                (group.title, group.verdict, [i for i in group.items if i not in first]) for group in checklist.groups
             ]
+            shown = [("What decides", "", first), *groups] if first else groups
+            self.board.groups = [
+                {"title": title, "verdict": verdict, "items": [item_json(item) for item in items]}
+                for title, verdict, items in shown if items
+            ]  # fmt: skip
+            self.board.lead = len(first)
 
     def _show_marks(self) -> None:
         checklist = self.state.checklist
         current = {item.id: checklist.current(item.id) for item in checklist}
-        left = checklist.progress()["todo"]
+        first = [current[item.id] for item in deciding(checklist)]
+        left, undecided = (sum(mark.state == "todo" for mark in marks) for marks in (current.values(), first))
         self.board.marks = {
             item: {"state": mark.state, "note": mark.note, "by": mark.by} for item, mark in current.items()
         }
         self.board.status = (
-            f"{len(current) - left} of {len(current)} settled, {left} to do" if current else "Nothing to check."
+            f"{len(first) - undecided} of {len(first)} that decide settled; {len(current) - left} of all {len(current)}"
+            if current
+            else "Nothing to check."
         )
 
     def _mark(self, _board: Any, message: dict[str, str], _buffers: Any) -> None:
@@ -52,6 +64,17 @@ class ChecklistView(w.VBox):
         except StateError as error:
             self._show_marks()
             self.board.status = str(error)
+
+
+def deciding(checklist: Checklist) -> list[Item]:
+    """The items that decide first: what the evidence leaves open of the best finding, as its entry orders it."""
+    asked = [
+        [item for item in group.items if item.kind in ("check", "missing")]
+        for group in checklist.groups
+        if group.verdict != "ruled-out"
+    ]
+    best = next((items for items in asked if items), [])
+    return sorted(best, key=lambda item: item.evidence is not None)[:DECIDING]
 
 
 def item_json(item: Item) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Board(anywidget.AnyWidget):
     """A checklist: ``groups`` of items as the evidence has them, ``marks`` as they stand.
 
     groups: ``[{title, verdict, items: [{id, kind, action, expect, how, cost, disturbs, evidence, where, line}]}]``.
+    lead: how many items of the first group decide first; where there are any, the other groups are folded.
     marks: ``{id: {state, note, by}}``. states: pairs of state and word. ``status`` is read aloud when it changes. A
     person's mark arrives as a message ``{item, state, note}``, so that two in a row can't undo each other.
     """
@@ -56,6 +57,7 @@ class Board(anywidget.AnyWidget):
     _esm = STATIC / "board.js"
 
     groups = t.List().tag(sync=True)
+    lead = t.Int(0).tag(sync=True)
     marks = t.Dict().tag(sync=True)
     states = t.List().tag(sync=True)
     who = t.Unicode("").tag(sync=True)

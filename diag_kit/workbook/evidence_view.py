@@ -105,6 +105,7 @@ class EvidenceView(w.VBox):
         self._showing = True
         open_now = self.state.evidence[0] if len(self.state.evidence) == 1 else ""
         self.sample.value = open_now if open_now in [path for _, path in self.sample.options] else ""
+        self.sample.tooltip = next((text for text, path in self.sample.options if path == self.sample.value), "")
         self._showing = False
 
     def say(self, line: str, *, error: bool = False, notes: Sequence[str] = ()) -> None:

@@ -209,21 +209,25 @@ def _curves_top(curves: Sequence[Curve], now: int, room: Room) -> float:
     return min(_top(*ends, room.capacity_bytes, now), 2.2 * max(room.capacity_bytes or max(ends), now))
 
 
+def _tokens(n: int) -> str:
+    return f"{n:,} token{'s' * (n != 1)}"
+
+
 def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room) -> Figure:
     """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak."""
     at, now = here
     top = _curves_top((eager, fused), now, room)
     layout = _layout("sequence length in tokens", top)
     data = _draw_curves(lengths, (eager, fused))
-    data.append(_draw_here(layout, at, now, f"{at:,} tokens", room, left=at > lengths[-1] / 2))
+    data.append(_draw_here(layout, at, now, _tokens(at), room, left=at > lengths[-1] / 2))
     _draw_room(layout, room, "right")
-    text = f"At {at:,} tokens the peak is {format_bytes(now)}."
+    text = f"At {_tokens(at)} the peak is {format_bytes(now)}."
     for curve in (eager, fused):
         kernel = f"{curve.name.split(',')[0].capitalize()} attention"
         if room.tensors_bytes is None:
             text += f" {kernel} needs {format_bytes(curve.peaks[-1])} at {lengths[-1]:,} tokens."
         else:
-            text += f" {kernel} {f'fits up to {curve.fits_to:,} tokens' if curve.fits_to else 'fits at no length'}."
+            text += f" {kernel} {f'fits up to {_tokens(curve.fits_to)}' if curve.fits_to else 'fits at no length'}."
     return Figure("Peak against sequence length", {"data": data, "layout": layout}, text)
 
 

@@ -34,7 +34,7 @@ def launch(run: str | None = None, *, browser: bool = True, notebook: str = "wor
     """
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise DiagKitError(f"the workbook needs {', '.join(missing)}: pip install 'diag-kit[workbook]'")
+        raise DiagKitError(f"the workbook needs {', '.join(missing)}: pip install '.[workbook]' in the checkout")
     if run is not None and not Path(run).exists():
         raise EvidenceError(f"{run}: no such file or folder; give the log, or the folder that the run left")
     work = places.work_folder()

@@ -19,7 +19,7 @@ from diag_kit.workbook import launch, places
 def test_missing_jupyter_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the workbook's packages the line names them and the extra to install."""
     monkeypatch.setattr(launch, "NEEDS", ("jupyterlab", "no_such_package_of_ours"))
-    with pytest.raises(DiagKitError, match=r"needs no_such_package_of_ours: pip install 'diag-kit\[workbook\]'"):
+    with pytest.raises(DiagKitError, match=r"needs no_such_package_of_ours: pip install '\.\[workbook\]'"):
         launch.launch(browser=False)
 
 

@@ -347,3 +347,38 @@ def test_a_walk_shows_the_entry_and_starts_from_its_settings() -> None:
     assert view.controls["grad_accum"].value == 8
     with pytest.raises(EntryError, match="no-such-entry"):
         Walk("no-such-entry")
+
+
+def test_what_decides_comes_first(book: Workbook) -> None:
+    """Three open checks or missing facts of the best finding lead; nothing is listed twice, and they are counted."""
+    board = book.checklist.board
+    first, *rest = board.groups
+    assert board.lead == len(first["items"]) == 3
+    assert {item["kind"] for item in first["items"]} <= {"check", "missing"}
+    ids = [item["id"] for group in board.groups for item in group["items"]]
+    assert sorted(ids) == sorted(item.id for item in book.state.checklist)
+    assert not rest[0]["title"].startswith("What decides")
+    assert board.status.startswith("0 of 3 that decide settled")
+    board.who = "Ada"
+    board._handle_custom_msg({"item": first["items"][0]["id"], "state": "confirmed", "note": ""}, [])
+    assert board.status.startswith("1 of 3 that decide settled")
+
+
+def test_a_long_message_is_shown_whole_and_a_cut_neighbour_ends_at_a_word() -> None:
+    """The message's own line is not cut where its neighbours are; those end in an ellipsis."""
+    state = WorkbookState()
+    near = "word " * 200
+    state.open(
+        text=f"{near}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {'more ' * 100}end"
+    )
+    shown = page(state.diagnosis)
+    assert "more end</mark>" in shown
+    assert "word …" in shown
+    assert "w …" not in shown
+
+
+def test_a_hedged_family_says_perhaps() -> None:
+    """What an exit code alone suggests is no firmer on the page than in the report."""
+    state = WorkbookState()
+    state.open(text="step 3\nKilled\n")
+    assert "Perhaps host out of memory" in page(state.diagnosis)

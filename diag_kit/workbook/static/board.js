@@ -73,15 +73,23 @@ function render({ model, el }) {
   };
   const build = () => {
     rows = [];
-    list.replaceChildren(...model.get("groups").map((group, g) => {
+    const lead = model.get("lead");
+    const boxes = model.get("groups").map((group, g) => {
       const items = group.items.map((item, i) => row(model, item, `${id}-${g}-${i}`));
       rows.push(...items);
       const title = make("summary", "", make("b", "", group.title));
       if (group.verdict) title.prepend(make("span", `dk-badge dk-${group.verdict}`, group.verdict));
       const box = make("details", "dk-finding dk-board-group", title, make("div", "dk-items", ...items.map((one) => one.el)));
-      box.open = g === 0 || !group.verdict;
+      box.open = g === 0 || !(lead || group.verdict);
       return box;
-    }));
+    });
+    // What decides first stands alone; the rest is one fold, its best group open.
+    const rest = lead ? boxes.splice(1) : [];
+    if (rest.length) {
+      rest[0].open = true;
+      boxes.push(make("details", "dk-board-rest", make("summary", "", make("b", "", `The other ${rows.length - lead} items`)), ...rest));
+    }
+    list.replaceChildren(...boxes);
     show();
   };
   build();

@@ -7,7 +7,7 @@ function render({ model, el }) {
   const label = el.querySelector("label"), origin = el.querySelector(".dk-origin"), select = el.querySelector("select");
   const show = () => {
     label.textContent = model.get("label");
-    origin.textContent = model.get("origin");
+    origin.textContent = `\u200e${model.get("origin")}\u200e`;  // cut in front, yet read from the left
     origin.title = model.get("origin");
     origin.classList.toggle("dk-assumed", model.get("assumed"));
     select.replaceChildren(...model.get("options").map(([value, text]) => new Option(text, value)));

@@ -14,14 +14,15 @@ function render({ model, el }) {
   const show = () => {
     const value = model.get("value"), stops = model.get("stops"), name = model.get("label");
     label.textContent = name;
-    unit.textContent = model.get("unit");
-    origin.textContent = model.get("origin");
+    const words = value === 1 ? model.get("unit").replace(/s$/, "") : model.get("unit");
+    unit.textContent = words;
+    origin.textContent = `\u200e${model.get("origin")}\u200e`;  // cut in front, yet read from the left
     origin.title = model.get("origin");
     origin.classList.toggle("dk-assumed", model.get("assumed"));
     slider.hidden = stops.length < 2;
     Object.assign(slider, { min: 0, max: Math.max(stops.length - 1, 1), step: 1 });
     slider.value = nearest(value);
-    slider.setAttribute("aria-valuetext", `${value.toLocaleString("en")} ${model.get("unit")}`.trim());
+    slider.setAttribute("aria-valuetext", `${value.toLocaleString("en")} ${words}`.trim());
     slider.style.setProperty("--dk-fill", `${(100 * slider.value) / slider.max}%`);
     Object.assign(box, { min: model.get("low"), max: model.get("high"), step: model.get("whole") ? 1 : "any" });
     if (document.activeElement !== box) box.value = value;
