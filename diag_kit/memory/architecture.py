@@ -7,13 +7,14 @@ Mixture-of-experts models are refused rather than guessed.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
+from .documents import check_whole, read_json, shown
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new")
 _GATED = {
@@ -39,6 +40,10 @@ _GATED = {
 _TIED_BY_DEFAULT = {"gemma", "gemma2", "gemma3_text", "cohere", "gpt2", "opt", "bloom", "bert", "roberta", "distilbert"}
 _ENCODERS = {"bert", "roberta", "xlm-roberta", "distilbert", "electra", "camembert", "deberta", "deberta-v2", "vit"}
 _QKV_BIAS = {"qwen2"}
+_LM_HEAD = r"ForCausalLM|LMHead|ForMaskedLM|ForPreTraining|ForConditionalGeneration"
+_OTHER_HEAD = r"For\w*Classification|ForQuestionAnswering|ForMultipleChoice|ForNextSentencePrediction"
+"""Endings of transformers' classes with logits over the vocabulary, and of those without; a bare one ends in Model."""
+_CLASS = re.compile(rf"(\w+?)(?:{_LM_HEAD}|{_OTHER_HEAD})\w*", re.IGNORECASE)
 _NAMES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
@@ -82,17 +87,21 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "hidden", "heads", "vocab"):
-            _whole(name, getattr(self, name), 1)
+            check_whole(f"model.{name}", getattr(self, name), 1)
         for name in ("ffn", "kv_heads", "head_dim", "positions"):
-            _whole(name, getattr(self, name), 0)
+            check_whole(f"model.{name}", getattr(self, name), 0)
         for name in ("gated_ffn", "tied_embeddings", "lm_head", "encoder"):
             if not isinstance(getattr(self, name), bool):
-                raise SettingsError(f"settings.model.{name}: must be true or false, got {getattr(self, name)!r}")
+                raise SettingsError(f"settings.model.{name}: must be true or false, got {shown(getattr(self, name))}")
+        if not self.head_dim and self.hidden % self.heads:
+            raise SettingsError(
+                f"settings.model.hidden: {self.hidden} is no multiple of heads ({self.heads}); give head_dim as well"
+            )
         gated = self.gated_ffn
         defaults = {
             "ffn": 4 * self.hidden,
             "kv_heads": self.heads,
-            "head_dim": self.hidden // self.heads or 1,
+            "head_dim": self.hidden // self.heads,
             "norm": "rms" if gated else "layer",
             "activation": "silu" if gated else "gelu",
         }
@@ -105,10 +114,10 @@ class Architecture:
         if self.qkv_bias is None:
             object.__setattr__(self, "qkv_bias", self.bias)
         if self.norm not in ("rms", "layer"):
-            raise SettingsError(f"settings.model.norm: {self.norm!r} is not one of rms, layer")
+            raise SettingsError(f"settings.model.norm: {shown(self.norm)} is not one of rms, layer")
         if self.activation not in ACTIVATIONS:
             raise SettingsError(
-                f"settings.model.activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}"
+                f"settings.model.activation: {shown(self.activation)} is not one of {', '.join(ACTIVATIONS)}"
             )
         if self.heads % self.kv_heads:
             raise SettingsError(f"settings.model.kv_heads: must divide heads ({self.heads}), got {self.kv_heads}")
@@ -175,9 +184,12 @@ class Architecture:
 
 
 def from_numbers(model: Mapping[str, Any]) -> Architecture:
-    """An architecture from the settings' ``model`` numbers. Raises SettingsError naming a wrong or missing key."""
-    known = [f.name for f in fields(Architecture)]
-    if unknown := sorted(set(model) - set(known)):
+    """An architecture from the settings' ``model`` numbers. Raises SettingsError naming a wrong or missing key.
+
+    ``model_type`` and ``architectures``, as transformers names them, decide what the numbers leave open.
+    """
+    known = [f.name for f in fields(Architecture)] + ["model_type", "architectures"]
+    if unknown := sorted(set(model) - set(known), key=repr):
         raise SettingsError(
             f"settings.model: unknown key {unknown[0]!r}; known keys: hf_config, factory, {', '.join(known)}"
         )
@@ -185,17 +197,43 @@ def from_numbers(model: Mapping[str, Any]) -> Architecture:
         raise SettingsError(
             f"settings.model: {', '.join(missing)} missing; give the numbers, or hf_config: path of a config.json"
         )
-    return Architecture(**{name: value for name, value in model.items() if value is not None})
+    if model.get("kv_heads") == 0:
+        raise SettingsError("settings.model.kv_heads: must be a whole number from 1; leave it out for as many as heads")
+    given = {name: value for name, value in model.items() if value is not None}
+    kind, names = given.pop("model_type", ""), given.pop("architectures", None)
+    kind = kind.lower() if isinstance(kind, str) else ""
+    if named := _CLASS.fullmatch(kind[:100]):  # a class's name where the type should stand
+        kind, names = named[1], names or kind
+    if kind:
+        given = {
+            "gated_ffn": kind in _GATED,
+            "tied_embeddings": kind in _TIED_BY_DEFAULT,
+            "encoder": kind in _ENCODERS,
+            **given,
+        }
+    if kind or names:
+        given.setdefault("lm_head", has_lm_head(kind, names))
+    return Architecture(**given)
+
+
+def has_lm_head(kind: str, names: Any) -> bool:
+    """Whether a transformers model has logits over its vocabulary.
+
+    Args:
+        kind: its ``model_type``.
+        names: its ``architectures``; where they say nothing, an encoder has none.
+    """
+    listed = names if isinstance(names, list | tuple) else [names]
+    classes = [name for name in listed if isinstance(name, str)]
+    if any(re.search(_LM_HEAD, name, re.IGNORECASE) for name in classes):
+        return True
+    other = any(re.search(rf"{_OTHER_HEAD}|Model$", name, re.IGNORECASE) for name in classes)
+    return kind not in _ENCODERS and not other
 
 
 def from_hf_config(path: str | Path) -> Architecture:
     """An architecture from a transformers ``config.json``; SettingsError where it can't be read or isn't covered."""
-    try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise SettingsError(f"settings.model.hf_config: can't read {path}: {e.strerror}") from None
-    except ValueError:
-        raise SettingsError(f"settings.model.hf_config: {path} is not JSON; give a transformers config.json") from None
+    config = read_json(Path(path), "settings.model.hf_config", "give a transformers config.json")
     if not isinstance(config, dict):
         raise SettingsError(
             f"settings.model.hf_config: {path} does not hold an object; give a transformers config.json"
@@ -222,7 +260,8 @@ def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Archi
         )
     encoder = kind in _ENCODERS
     gated = kind in _GATED
-    names = config.get("architectures") or []
+    if (kv_heads := config.get("num_key_value_heads")) == 0:
+        raise SettingsError(f"settings.model.hf_config: {where} states num_key_value_heads 0; it must be at least 1")
     act = str(config.get("hidden_act") or config.get("activation_function") or config.get("activation") or "gelu")
     learned = not gated and kind not in ("gpt_neox", "gptj", "falcon", "bloom", "phi")
     return Architecture(
@@ -231,7 +270,7 @@ def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Archi
         heads=number["heads"],
         vocab=number["vocab"],
         ffn=number["ffn"] or 4 * number["hidden"],
-        kv_heads=config.get("num_key_value_heads") or number["heads"],
+        kv_heads=kv_heads or number["heads"],
         gated_ffn=gated,
         tied_embeddings=bool(config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)),
         head_dim=config.get("head_dim") or 0,
@@ -239,11 +278,6 @@ def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Archi
         activation="silu" if gated else "gelu_new" if act in ("gelu_new", "gelu_pytorch_tanh_python") else "gelu",
         qkv_bias=kind in _QKV_BIAS or None,
         positions=number["positions"] or 0 if learned else 0,
-        lm_head=not encoder or any("MaskedLM" in str(name) for name in names),
+        lm_head=has_lm_head(kind, config.get("architectures")),
         encoder=encoder,
     )
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingsError(f"settings.model.{name}: must be a whole number from {least}, got {value!r}")

@@ -9,19 +9,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .activations import block_sizes, model_sizes, passing_sizes
+from .architecture import Architecture
 from .device import RESERVED_OVER_ALLOCATED, attention_kernel, context_bytes, workspace_bytes
 from .moments import Row, Step, shown_micro_steps
 from .precision import widths
-from .settings import Settings
+from .settings import Parallelism, Settings
 from .states import state_sizes
 from .terms import CATALOG, CATEGORIES, Term
 
 SCHEMA = "diag_kit.estimate/1"
+_DEFAULTS = Settings(Architecture(1, 1, 1, 1))
+_NO_ASSUMPTION = ("model", "method")
 PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
 
 
@@ -109,11 +112,17 @@ class Estimate:
             "assumptions": list(self.assumptions),
             "steady_state_bytes": self.steady_state_bytes,
             "peak_moment": self.peak.label,
+            "settings": self.settings.to_json(),
         }
 
 
-def estimate(s: Settings) -> Estimate:
-    """Memory of one optimizer step of a run with these settings, from closed forms."""
+def estimate(settings: Settings | Mapping[str, Any]) -> Estimate:
+    """Memory of one optimizer step of a run with these settings, from closed forms.
+
+    Args:
+        settings: a Settings, or the document of one as JSON would hold it (SettingsError where that is wrong).
+    """
+    s = settings if isinstance(settings, Settings) else Settings.from_json(settings)
     size, step = _model(s)
     rows = list(step.rows(shown_micro_steps(s)))
     timeline = tuple(_moment(row, size) for row in rows)
@@ -241,4 +250,14 @@ def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
     ]
     if s.parallelism.pipeline > 1:
         told.append("the first pipeline stage: embedding, no logits, one micro-batch in flight for each stage")
+    usual = [
+        f.name for f in fields(s) if f.name not in _NO_ASSUMPTION and getattr(s, f.name) == getattr(_DEFAULTS, f.name)
+    ]
+    if usual:
+        told.append("left at their default: " + ", ".join(f"{name} {_plain(getattr(s, name))}" for name in usual))
     return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)
+
+
+def _plain(value: Any) -> str:
+    """A default as the settings file would say it."""
+    return "none" if value is None or isinstance(value, Parallelism) else str(value).lower()

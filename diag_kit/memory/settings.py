@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from ..errors import SettingsError
 from .architecture import Architecture, from_hf_config, from_numbers
-from .spelling import LOOKUP, bare, number, word
+from .documents import MOST_BYTES, MOST_COUNT, check_whole, read_json, shown
+from .spelling import LOOKUP, bare, contract_word, number, word
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "backward": ("each-micro-batch", "deferred"),
@@ -53,11 +53,13 @@ class Lora:
     dtype: str = "fp32"
 
     def __post_init__(self) -> None:
-        _check_whole("lora.rank", self.rank, 1)
+        check_whole("lora.rank", self.rank, 1)
         _check_choice("lora.dtype", "dtype", self.dtype)
         targets: Any = self.targets
         if not isinstance(targets, list | tuple) or not all(isinstance(name, str) for name in targets):
-            raise SettingsError(f"settings.lora.targets: must be a list of layer names, got {targets!r}")
+            raise SettingsError(f"settings.lora.targets: must be a list of layer names, got {shown(targets)}")
+        if not targets:
+            raise SettingsError("settings.lora.targets: names no layer; name at least one, or leave lora out")
         object.__setattr__(self, "targets", tuple(targets))
 
 
@@ -79,7 +81,7 @@ class Parallelism:
         _check_choice("parallelism.strategy", "strategy", self.strategy)
         _check_choice("parallelism.offload", "offload", self.offload)
         for name in ("world_size", "tensor", "pipeline"):
-            _check_whole(f"parallelism.{name}", getattr(self, name), 1)
+            check_whole(f"parallelism.{name}", getattr(self, name), 1)
         _check_bool("parallelism.no_sync", self.no_sync)
         if self.no_sync and self.strategy in ("zero2", "zero3"):
             raise SettingsError(
@@ -137,7 +139,7 @@ class Settings:
         if not isinstance(self.model, Architecture):
             raise SettingsError("settings.model: must be an object with the model's numbers or hf_config")
         for name in ("micro_batch", "seq_len", "grad_accum"):
-            _check_whole(name, getattr(self, name), 1)
+            check_whole(name, getattr(self, name), 1)
         for name in _WORD_SETTINGS:
             value = getattr(self, name)
             if not (value is None and name in _OPTIONAL):
@@ -145,11 +147,11 @@ class Settings:
         for name in ("fused_loss", "keep_logits"):
             _check_bool(name, getattr(self, name))
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise SettingsError(f"settings.dropout: must be a number from 0 to below 1, got {self.dropout!r}")
+            raise SettingsError(f"settings.dropout: must be a number from 0 to below 1, got {shown(self.dropout)}")
         if self.capacity_bytes is not None:
-            _check_whole("capacity_bytes", self.capacity_bytes, 1)
+            check_whole("capacity_bytes", self.capacity_bytes, 1, MOST_BYTES)
         if self.gpu is not None and not isinstance(self.gpu, str):
-            raise SettingsError(f"settings.gpu: must be a name such as A100, got {self.gpu!r}")
+            raise SettingsError(f"settings.gpu: must be a name such as A100, got {shown(self.gpu)}")
         if self.base_quantization and not self.lora:
             raise SettingsError(
                 "settings.base_quantization: a quantised base can't be trained itself; give lora as well"
@@ -185,13 +187,7 @@ class Settings:
     def load(cls, path: str | Path) -> Settings:
         """Settings from a JSON file."""
         path = Path(path)
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as e:
-            raise SettingsError(f"{path}: can't be read: {e.strerror}") from None
-        except ValueError as e:
-            raise SettingsError(f"{path}: not JSON: {e}") from None
-        return cls.from_json(document, path.parent)
+        return cls.from_json(read_json(path, "settings", "give a JSON object of names and values"), path.parent)
 
 
 def known_keys() -> list[str]:
@@ -202,7 +198,7 @@ def known_keys() -> list[str]:
 def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Settings | None = None) -> dict[str, Any]:
     if unknown := [name for name in document if name not in known_keys()]:
         raise SettingsError(f"settings: unknown key {unknown[0]!r}; known keys: {', '.join(known_keys())}")
-    values = dict(document)
+    values = {name: contract_word(name, value) for name, value in document.items()}
     if isinstance(model := values.get("model"), Mapping):
         values["model"] = _model(model, folder)
     for name, kind in (("lora", Lora), ("parallelism", Parallelism)):
@@ -213,10 +209,11 @@ def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Se
             allowed = [f.name for f in fields(kind)]
             if unknown := [key for key in given if key not in allowed]:
                 raise SettingsError(f"settings.{name}: unknown key {unknown[0]!r}; known keys: {', '.join(allowed)}")
+            given = {key: contract_word(key, value) for key, value in given.items()}
             held = getattr(current, name, None)
             values[name] = replace(held, **given) if held else kind(**given)
         elif given is not None and not isinstance(given, kind):
-            raise SettingsError(f"settings.{name}: must be an object, got {given!r}")
+            raise SettingsError(f"settings.{name}: must be an object, got {shown(given)}")
     return values
 
 
@@ -230,29 +227,24 @@ def _model(model: Mapping[str, Any], folder: Path | None) -> Architecture:
         if others := [key for key in model if key != "hf_config"]:
             raise SettingsError(f"settings.model: {others[0]} can't stand beside hf_config; give one or the other")
         if not isinstance(model["hf_config"], str | Path):
-            raise SettingsError(f"settings.model.hf_config: must be a path, got {model['hf_config']!r}")
+            raise SettingsError(f"settings.model.hf_config: must be a path, got {shown(model['hf_config'])}")
         path = Path(model["hf_config"]).expanduser()
         return from_hf_config(folder / path if folder and not path.is_absolute() else path)
     return from_numbers(model)
 
 
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingsError(f"settings.{name}: must be a whole number from {least}, got {value!r}")
-
-
 def _check_choice(name: str, kind: str, value: Any) -> None:
     if not isinstance(value, str) or value not in CHOICES[kind]:
-        raise SettingsError(f"settings.{name}: {value!r} is not one of {', '.join(CHOICES[kind])}")
+        raise SettingsError(f"settings.{name}: {shown(value)} is not one of {', '.join(CHOICES[kind])}")
 
 
 def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise SettingsError(f"settings.{name}: must be true or false, got {value!r}")
+        raise SettingsError(f"settings.{name}: must be true or false, got {shown(value)}")
 
 
 _STATED = ("micro_batch", "seq_len", "grad_accum", "precision", "optimizer", "attention", "checkpointing")
-_MODEL_KEYS = {f.name for f in fields(Architecture)}
+_MODEL_KEYS = {f.name for f in fields(Architecture)} | {"model_type", "architectures"}
 
 
 def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
@@ -263,7 +255,7 @@ def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
 
     Returns:
         ``(settings, names left at their default)``, or ``(None, names needed)`` where the model's shape isn't known. A
-        value that has no counterpart here counts as not stated.
+        value that has no counterpart here counts as not stated; no mapping makes this raise.
     """
     stated = {name: bare(value) for name, value in settings.items()}
     model = stated.get("model")
@@ -273,17 +265,18 @@ def from_run(settings: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         return None, missing
     try:
         architecture = from_numbers({name: number(value) for name, value in model.items() if name in _MODEL_KEYS})
+        known = _stated_numbers(stated) | _stated_words(stated)
+        return Settings(model=architecture, **known), [name for name in _STATED if name not in known]
     except SettingsError:
         return None, ["model"]
-    known = _stated_numbers(stated) | _stated_words(stated)
-    return Settings(model=architecture, **known), [name for name in _STATED if name not in known]
 
 
 def _stated_numbers(stated: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name in ("micro_batch", "seq_len", "grad_accum", "capacity_bytes"):
         value = number(stated.get(name))
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        most = MOST_BYTES if name == "capacity_bytes" else MOST_COUNT
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most:
             known[name] = value
     dropout = stated.get("dropout")
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout < 1:
@@ -294,16 +287,13 @@ def _stated_numbers(stated: Mapping[str, Any]) -> dict[str, Any]:
 def _stated_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name in ("precision", "optimizer", "attention", "checkpointing", "gradient_dtype", "backward"):
-        if found := LOOKUP[name].get(word(stated.get(name))):
+        found = contract_word(name, stated.get(name))
+        if isinstance(found, str) and found in CHOICES[name]:
             known[name] = found
-    precision = word(stated.get("precision"))
-    if "precision" not in known and precision.endswith("true") and precision[:4] in ("bf16", "fp16"):
-        known["precision"] = (
-            f"amp-{precision[:4]}"  # a trainer's switch (`bf16: true`) means autocast over fp32 weights
-        )
     if isinstance(gpu := stated.get("gpu"), str):
         known["gpu"] = gpu
     strategy, world = LOOKUP["strategy"].get(word(stated.get("strategy"))), number(stated.get("world_size"))
-    if strategy and strategy != "none" and isinstance(world, int) and not isinstance(world, bool) and world > 0:
+    counted = isinstance(world, int) and not isinstance(world, bool) and 0 < world <= MOST_COUNT
+    if strategy and strategy != "none" and counted:
         known["parallelism"] = Parallelism(strategy=strategy, world_size=world)
     return known

@@ -43,7 +43,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "zero2": "zero2 zero-2 zero_2 zero_stage_2 deepspeed_zero2",
         "zero3": "zero3 zero-3 zero_3 zero_stage_3 deepspeed_zero3",
     },
-    "gradient_dtype": {"fp32": "fp32 float32", "bf16": "bf16 bfloat16", "fp16": "fp16 float16"},
+    "gradient_dtype": {"fp32": "fp32 float32 float", "bf16": "bf16 bfloat16", "fp16": "fp16 float16 half"},
     "backward": {"each-micro-batch": "each-micro-batch", "deferred": "deferred"},
 }
 """What runs call the values of a setting: contract word -> other spellings (option values, dtype names)."""
@@ -52,6 +52,17 @@ _WORDS: dict[str, dict[str, str]] = {
 LOOKUP = {
     name: {w: word for word, spellings in words.items() for w in spellings.split()} for name, words in _WORDS.items()
 }
+LOOKUP["optimizer_state_dtype"] = LOOKUP["dtype"] = LOOKUP["gradient_dtype"]
+
+
+def contract_word(name: str, value: Any) -> Any:
+    """The contract's word for a setting's value however it is spelled; a value that is unknown stays as it is."""
+    if not isinstance(value, str) and not (isinstance(value, bool) and name == "checkpointing"):
+        return value
+    spelled = word(value)
+    if name == "precision" and spelled.endswith("true") and spelled[:4] in ("bf16", "fp16") and spelled[4:5] == ":":
+        return f"amp-{spelled[:4]}"  # a trainer's switch (`bf16: true`) means autocast over fp32 weights
+    return LOOKUP.get(name, {}).get(spelled, value)
 
 
 def bare(value: Any) -> Any:
@@ -63,13 +74,15 @@ def bare(value: Any) -> Any:
 
 def number(value: Any) -> Any:
     """A whole number written as text or as a float becomes one; anything else stays as it is."""
-    if isinstance(value, str) and value.strip().replace(",", "").isdigit():
-        return int(value.strip().replace(",", ""))
+    if isinstance(value, str) and len(value) <= 40 and (digits := value.strip().replace(",", "")).isdecimal():
+        return int(digits)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def word(value: Any) -> str:
-    """A value as it may be spelled: lower case, without the module of a dtype, one word; empty for None."""
-    if value is None:
+    """A value as it may be spelled: lower case, without the module of a dtype, one word; empty for what is no word."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 64:
+        return ""  # more than a precision's bits
+    if not isinstance(value, str | int | float):
         return ""
     return str(value).strip().lower().removeprefix("torch.").removeprefix("optim.").replace(" ", "_")

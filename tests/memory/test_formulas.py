@@ -290,3 +290,26 @@ def test_document_is_the_contracts():
         "band_bytes",
         "assumptions",
     } <= set(document)
+
+
+def test_an_estimate_takes_a_document_and_shows_what_it_used():
+    """A mapping is read as settings; the document of an estimate holds all of them and names those at their default."""
+    shape = {"n_layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
+    document = estimate({"model": shape, "seq_len": 128}).to_json()
+    assert Settings.from_json(document["settings"]) == Settings.from_json({"model": shape, "seq_len": 128})
+    [usual] = [line for line in document["assumptions"] if line.startswith("left at their default")]
+    assert "micro_batch 1" in usual
+    assert "checkpointing none" in usual
+    assert "seq_len" not in usual
+
+
+def test_the_largest_settings_overflow_nothing():
+    """At every upper bound at once there is still an estimate, and a curve."""
+    most = 10**9
+    shape = dict.fromkeys(("n_layers", "hidden", "heads", "ffn", "vocab"), most)
+    for attention in ("eager", "flash"):
+        s = Settings.from_json(
+            {"model": shape, "micro_batch": most, "seq_len": most, "grad_accum": most, "attention": attention}
+        )
+        assert estimate(s).peak_allocated_bytes > most**3
+        assert peak_curve(s, [most])[0] > most**3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from diag_kit.errors import SettingsError
 from diag_kit.memory.architecture import from_hf_dict, from_numbers
+from diag_kit.memory.formulas import estimate
 from diag_kit.memory.settings import Settings, from_run, known_keys
 
 MODEL = {"n_layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab": 100}
@@ -49,6 +51,13 @@ def test_settings_read_back_equal():
         ({"dropout": 1.0}, ["dropout", "below 1"]),
         ({"fused_loss": "yes"}, ["fused_loss", "true or false"]),
         ({"lora": {"rank": 8, "target": ["q_proj"]}}, ["lora", "target", "targets"]),
+        ({"lora": {"targets": []}}, ["lora.targets", "no layer"]),
+        ({"seq_len": 10**10}, ["seq_len", "to 1000000000"]),
+        ({"micro_batch": 10**6000}, ["micro_batch", "digits"]),
+        ({"capacity_bytes": 10**19}, ["capacity_bytes", "digits"]),
+        ({"model": {**MODEL, "vocab": 10**10}}, ["model.vocab", "to 1000000000"]),
+        ({"model": {**MODEL, "hidden": 66}}, ["model.hidden", "heads", "head_dim"]),
+        ({"model": {**MODEL, "kv_heads": 0}}, ["model.kv_heads", "from 1"]),
         ({"lora": {"targets": ["c_attn"]}}, ["lora.targets", "c_attn", "q_proj"]),
         ({"lora": 8}, ["lora", "object"]),
         ({"base_quantization": "nf4"}, ["base_quantization", "lora"]),
@@ -91,6 +100,43 @@ def test_files_that_are_no_settings(tmp_path):
     for name in ("absent.json", "broken.json", "list.json"):
         with pytest.raises(SettingsError):
             Settings.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("which", ["settings", "hf_config"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "large", "deep", "binary", "absent"])
+def test_a_file_that_is_no_document_is_refused_at_once(tmp_path, which, kind):
+    """A pipe, a folder, a huge, deep, binary or missing file: one line, no wait, as settings and as hf_config."""
+    path = tmp_path / "x.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind != "absent":
+        content = {"large": b" " * (4 * 2**20 + 1), "deep": b"[" * 200_000, "binary": b"\xff\x00\xfe"}[kind]
+        path.write_bytes(content)
+    with pytest.raises(SettingsError) as error:
+        Settings.load(path) if which == "settings" else Settings.from_json({"model": {"hf_config": str(path)}})
+    assert "x.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_may_be_spelled_as_frameworks_do():
+    """A settings document takes the spellings that runs print, and holds the contract's words."""
+    s = Settings.from_json(
+        {
+            "model": MODEL,
+            "precision": "torch.bfloat16",
+            "optimizer": "adamw_torch",
+            "attention": "flash_attention_2",
+            "checkpointing": True,
+            "gradient_dtype": "float32",
+            "parallelism": {"strategy": "ZeRO-2", "world_size": 2},
+            "lora": {"dtype": "bfloat16"},
+        }
+    )
+    assert (s.precision, s.optimizer, s.attention, s.checkpointing) == ("bf16", "adamw", "flash", "full")
+    assert s.lora is not None
+    assert (s.gradient_dtype, s.parallelism.strategy, s.lora.dtype) == ("fp32", "zero2", "bf16")
 
 
 LLAMA = {
@@ -148,7 +194,33 @@ def test_logits_exist_only_under_a_language_model_head():
     """An encoder has logits over its vocabulary only as ForMaskedLM; a decoder always."""
     assert not from_hf_dict(BERT).lm_head
     assert from_hf_dict({**BERT, "architectures": ["BertForMaskedLM"]}).lm_head
+    assert from_hf_dict({**BERT, "architectures": ["BertForPreTraining"]}).lm_head
+    assert not from_hf_dict({**BERT, "architectures": ["BertModel"]}).lm_head
+    assert not from_hf_dict({**BERT, "architectures": None}).lm_head
     assert from_hf_dict(LLAMA).lm_head
+    assert from_hf_dict({**LLAMA, "architectures": ["LlamaForCausalLM"]}).lm_head
+    for name in ("LlamaForSequenceClassification", "LlamaForTokenClassification", "LlamaModel"):
+        assert not from_hf_dict({**LLAMA, "architectures": [name]}).lm_head
+
+
+@pytest.mark.parametrize(
+    ("said", "logits"),
+    [
+        ({"model_type": "bert"}, False),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, True),
+        ({"model_type": "bert", "lm_head": True}, True),
+        ({"model_type": "bertforsequenceclassification"}, False),
+        ({"model_type": "llama"}, True),
+        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, False),
+        ({}, True),
+    ],
+)
+def test_a_runs_model_has_logits_only_under_a_language_model_head(said, logits):
+    """What a run says of its model's kind decides whether logits are counted."""
+    s, _ = from_run({"model": {**MODEL, **said}})
+    assert s is not None
+    assert s.model.lm_head is logits
+    assert s.model.encoder is str(said.get("model_type")).startswith("bert")
 
 
 def test_hf_config_is_read_beside_the_settings_file(tmp_path):
@@ -223,3 +295,17 @@ def test_run_settings_name_what_is_needed():
     )
     assert s == Settings(from_numbers(MODEL))
     assert {"micro_batch", "seq_len", "optimizer"} <= set(missing)
+
+
+ODD = [None, True, -1, 10**30, 10**6000, 1e308, float("nan"), float("inf"), "9" * 6000, "²", "\x00", "", [], {}, ({}, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_no_mapping_makes_run_settings_raise(value):
+    """Whatever a log's settings hold, there are settings or there are none, and an estimate of them is a number."""
+    names = [*known_keys(), "strategy", "world_size", "n_params"]
+    documents = [{"model": MODEL, name: value} for name in names] + [{"model": {**MODEL, name: value}} for name in MODEL]
+    documents += [{"model": {**MODEL, "model_type": value, "architectures": value}}, {value.__class__: value}]
+    for document in documents:
+        s, _ = from_run(document)
+        assert s is None or estimate(s).peak_allocated_bytes > 0
