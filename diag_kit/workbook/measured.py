@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..evidence.facts import MemoryPoint
 from ..findings import Diagnosis
@@ -34,7 +35,14 @@ def highest(diagnosis: Diagnosis) -> tuple[int, str] | None:
     return None
 
 
-def comparison(diagnosis: Diagnosis, logged: Settings, assumed: list[str]) -> Iterator[str]:
+class Line(NamedTuple):
+    """A comparison in words; ``parts``: prediction and measurement disagree."""
+
+    text: str
+    parts: bool
+
+
+def comparison(diagnosis: Diagnosis, logged: Settings, assumed: list[str]) -> Iterator[Line]:
     """Where prediction and evidence part, and the growth of each micro-step as measured and as predicted.
 
     Args:
@@ -46,11 +54,12 @@ def comparison(diagnosis: Diagnosis, logged: Settings, assumed: list[str]) -> It
         why = (
             f"its settings are not all known. Assumed: {', '.join(assumed)}" if assumed else "the settings hide a part"
         )
-        yield f"{parted}: {why}."
+        yield Line(f"{parted}: {why}.", True)
     growth = diagnosis.figures.get("growth_bytes")
     if growth and diagnosis.figures.get("growth") == "per-micro-step":
         *_, before, last = micro_step_curve(logged, 4, "deferred")
-        yield f"{format_bytes(growth)} measured, {format_bytes(last - before)} predicted for each micro-step."
+        text = f"{format_bytes(growth)} measured, {format_bytes(last - before)} predicted for each micro-step."
+        yield Line(text, abs(last - before - growth) > TOLERANCE * growth)
 
 
 def _parted(diagnosis: Diagnosis, logged: Settings) -> str:

@@ -16,7 +16,7 @@ from ..history import History
 from ..memory.settings import Settings, from_run
 from ..units import GIB, format_bytes
 from . import places
-from .measured import comparison, failing_point
+from .measured import Line, comparison, failing_point
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +105,7 @@ class WorkbookState:
         self.label, self.start_name = "", "the run as logged"
         self.logged = self.settings = assumed_settings({"capacity_bytes": ASSUMED_CAPACITY_BYTES})
         self.origins: dict[str, str] = {}
-        self.capacity_note, self.compared = "", tuple[str, ...]()
+        self.capacity_note, self.compared = "", tuple[Line, ...]()
         self.explored: list[dict[str, Any]] = []
         self.checklist = Checklist(())
         self._listeners: dict[str, list[Callable[[], None]]] = {}

@@ -60,15 +60,16 @@ def test_prediction_and_evidence_are_told_apart(state: WorkbookState, run: Path)
     (run / "settings.yaml").write_text("per_device_train_batch_size: 1\nmax_seq_length: 128\n", encoding="utf-8")
     state.open(run)
     (line,) = state.compared
-    assert "which fits, yet the run ran out of GPU memory with 74.00 GiB allocated" in line
-    assert "Assumed: accumulation, attention kernel" in line
+    assert line.parts
+    assert "which fits, yet the run ran out of GPU memory with 74.00 GiB allocated" in line.text
+    assert "Assumed: accumulation, attention kernel" in line.text
 
 
 def test_growth_is_predicted_beside_what_was_measured() -> None:
     """Where each micro-step's growth was measured, the predicted one stands beside it."""
     state = WorkbookState()
     state.open(next(s.path for s in places.samples() if s.title == "Accumulation spike"))
-    assert state.compared == ("2.12 GiB measured, 1.97 GiB predicted for each micro-step.",)
+    assert state.compared == (("2.12 GiB measured, 1.97 GiB predicted for each micro-step.", False),)
 
 
 def test_growth_per_micro_step_sets_backward() -> None:
