@@ -245,8 +245,8 @@ def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
     picked = f" (sdpa on {s.gpu or 'an A100'})" if s.attention == "sdpa" and s.device == "cuda" else ""
     told = [
         f"attention runs the {attention_kernel(s)} kernel{picked}",
-        "a step after the first: optimizer state exists; gradients are set to None after it",
-        "modelling code as in Hugging Face transformers, without torch.compile",
+        "a step after the first: optimizer state exists, gradients are set to None after it; modelling code as in "
+        "Hugging Face transformers, without torch.compile",
     ]
     if s.parallelism.pipeline > 1:
         told.append("the first pipeline stage: embedding, no logits, one micro-batch in flight for each stage")
@@ -254,7 +254,7 @@ def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
         f.name for f in fields(s) if f.name not in _NO_ASSUMPTION and getattr(s, f.name) == getattr(_DEFAULTS, f.name)
     ]
     if usual:
-        told.append("left at their default: " + ", ".join(f"{name} {_plain(getattr(s, name))}" for name in usual))
+        told.append("settings at their default: " + ", ".join(f"{name} {_plain(getattr(s, name))}" for name in usual))
     return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)
 
 

@@ -297,7 +297,7 @@ def test_an_estimate_takes_a_document_and_shows_what_it_used():
     shape = {"n_layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
     document = estimate({"model": shape, "seq_len": 128}).to_json()
     assert Settings.from_json(document["settings"]) == Settings.from_json({"model": shape, "seq_len": 128})
-    [usual] = [line for line in document["assumptions"] if line.startswith("left at their default")]
+    [usual] = [line for line in document["assumptions"] if line.startswith("settings at their default")]
     assert "micro_batch 1" in usual
     assert "checkpointing none" in usual
     assert "seq_len" not in usual
