@@ -1,7 +1,7 @@
 """The closed forms beside published memory peaks, row by row, good and bad.
 
-    python benchmarks/closed_forms.py                        # table, medians by group, time of a workbook refresh
-    python benchmarks/closed_forms.py --markdown OUT.md      # the table as Markdown
+    .venv/bin/python benchmarks/closed_forms.py              # table, medians by group, time of a workbook refresh
+    .venv/bin/python benchmarks/closed_forms.py --markdown OUT.md      # the table as Markdown
 
 Reads data/measured/published_peaks.csv: peaks that others measured on GPUs, with their source, each with the settings
 that the source states. No row is fitted. Beside the prediction stand two rules of thumb, as the ratio to what was
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import statistics
 import sys
 import time
@@ -159,7 +160,7 @@ def main() -> None:
         print(
             f"{r.id:40} {r.described:74.74} {r.metric:13} {gib(r.published_bytes):7.2f} "
             f"{gib(r.predicted_bytes):7.2f} GiB {r.error:+7.1%}  "
-            f"34sbh ×{r.thumb(True):5.2f}  16 B ×{r.thumb(False):5.2f}  {r.moment}"
+            f"34sbh ×{r.thumb(True):5.2f}  16 B ×{r.thumb(False):5.2f}  {r.moment:48}  {r.source_url}"
         )
     print()
     for name, (n, median, most) in medians(table).items():
@@ -173,4 +174,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
