@@ -62,6 +62,7 @@ def main(arguments):
     print("Setting up .venv ({}, {}); the first time takes a few minutes.".format(tier, kind), file=sys.stderr)
     try:
         if not usable:
+            say("making an empty environment")
             create(over)
         STAMP.unlink(missing_ok=True)
         install(tier, over)
@@ -129,13 +130,17 @@ def install(tier, over):
     """The packages of this tier, and the project itself in place."""
     project = ".[{}]".format(tier)
     if over:
+        say("installing what the {} needs and that interpreter has not".format(tier))
         pip("-e", project)
         return
     pinned = ["-c", str(LOCK)]
+    say("installing the build tools")
     pip(*pinned, *BUILD_TOOLS)
     if tier == "test":
         torch = next(line for line in LOCK.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+        say("installing {}: the largest part, a few minutes".format(torch.split()[0].replace("==", " ")))
         pip(*pinned, *shlex.split(os.environ.get("TORCH_ARGS", "")), torch)
+    say("installing JupyterLab, {}and diag-kit itself".format("the test tools " if tier == "test" else "plotly "))
     pip(*pinned, "--no-build-isolation", "-e", project)
 
 
@@ -144,6 +149,11 @@ def pip(*arguments):
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
     more = shlex.split(os.environ.get("PIP_ARGS", ""))
     subprocess.run([str(python()), "-m", "pip", "install", *quiet, *more, *arguments], cwd=str(ROOT), check=True)
+
+
+def say(line):
+    """One step of the set-up, on standard error as all that is no result."""
+    print("  " + line, file=sys.stderr, flush=True)
 
 
 def complain(line):
