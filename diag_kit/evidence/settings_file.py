@@ -77,7 +77,9 @@ def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
     heads = first("num_attention_heads", "n_head", "heads", "n_heads", "num_heads")
     if not (layers and hidden and heads):
         return None
-    kind = str(data.get("model_type") or (data.get("architectures") or [""])[0]).lower()
+    named = data.get("architectures")
+    classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    kind = str(data.get("model_type") or (classes or [""])[0]).lower()
     ffn = first("intermediate_size", "n_inner", "ffn", "ffn_dim", "ffn_hidden_size") or 4 * hidden
     gated = data.get("gated_ffn")
     if gated is None:
@@ -95,6 +97,7 @@ def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
         "vocab": first("vocab_size", "vocab", "padded_vocab_size") or 0,
         "tied_embeddings": bool(tied if tied is not None else "gpt2" in kind),
         "model_type": kind or None,
+        "architectures": classes or None,
     }
 
 
