@@ -105,7 +105,10 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     if name in ("bf16", "fp16"):
         if truth:
             yield "precision", f"amp-{name}"
-    elif name in ("precision", "dtype", "torch_dtype", "mixed_precision"):
+    elif name == "torch_dtype":  # how a model's file was saved, which a training run may override
+        if known := _PRECISION.get(str(value).lower()):
+            yield "weights_dtype", known
+    elif name in ("precision", "dtype", "mixed_precision"):
         if known := _PRECISION.get(str(value).lower()):
             mixed = name == "mixed_precision" and known in ("bf16", "fp16")
             yield "precision", f"amp-{known}" if mixed else known

@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, TypeVar
@@ -102,6 +102,8 @@ class Run:
             near = [setting for setting in found if setting.source.path.count("/") == nearest]
             if name not in said and all(setting.value == near[0].value for setting in near):
                 said[name] = near[-1]
+        if "precision" not in said and "weights_dtype" in said:
+            said["precision"] = replace(said["weights_dtype"], name="precision")
         return said
 
     def coverage(self) -> dict[str, object]:

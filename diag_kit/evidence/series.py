@@ -71,7 +71,8 @@ def _judge_one(points: Sequence[MemoryPoint]) -> Growth:
             "insufficient",
             0,
             ordered,
-            f"{len(ordered)} points, {format_bytes(ordered[0].value_bytes)} to {format_bytes(ordered[-1].value_bytes)} "
+            f"{len(ordered)} {'point' if len(ordered) == 1 else 'points'}, {format_bytes(ordered[0].value_bytes)} to "
+            f"{format_bytes(ordered[-1].value_bytes)} "
             f"({'a rise' if rise > 0 else 'no rise'}): too few to tell growth from warm-up",
         )
     return _over_steps(ordered)
