@@ -123,7 +123,7 @@ _WORDS = frozenset(_COMMON.split())
 """Names that are words of every log: replaced only where they stand as a home folder."""
 _GIVEN = """
 adam sam max lion sophia lamb lars muon tiger will mark art dean grant drew bill frank page chip dash case lane may
-june april august summer ada pascal ampere hopper volta turing maxwell kepler tesla claude julia ruby perl chase pat
+june april august summer ada pascal ampere hopper volta turing maxwell kepler tesla julia ruby perl chase pat
 gene miles flash rose iris olive ivy grace hope dot rust rich mat
 """
 _AMBIGUOUS = frozenset(_GIVEN.split())
