@@ -11,11 +11,15 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .errors import DiagKitError, EvidenceError
+
+if TYPE_CHECKING:
+    from .failures import Entry
 
 _PIPE_CLOSED = 141
 _MOST_INPUT = 256 << 20
@@ -173,15 +177,29 @@ def _entries(args: argparse.Namespace) -> int:
         one = entry(args.id)
         if args.json:
             return _print_json(one.to_json())
-        print(f"{one.title} ({one.status})\n\n{one.quick_answer}\n")
-        for cause in one.causes:
-            print(f"  {cause.id}: {cause.claim}\n    {cause.truth}: {cause.condition}")
+        print(_entry_text(one))
         return 0
     if args.json:
         return _print_json({"schema": "diag_kit.entries/1", "entries": [one.to_summary() for one in load_entries()]})
     for one in load_entries():
         print(f"{one.id:38} {one.title}")
     return 0
+
+
+def _entry_text(one: Entry) -> str:
+    """An entry to read in a terminal: the answer, what is true of each claim, how to check, what to do, sources."""
+    width = min(shutil.get_terminal_size((100, 24)).columns, 110)
+
+    def wrapped(text: str, first: str = "", rest: str = "") -> str:
+        return textwrap.fill(" ".join(text.split()), width, initial_indent=first, subsequent_indent=rest or first)
+
+    lines = [f"{one.title} (entry {one.status})", "", wrapped(one.quick_answer), "", "Claims, and what is so"]
+    said = [(claim.claim, claim.truth.capitalize(), claim.condition) for claim in (*one.causes, *one.claims)]
+    lines += [wrapped(f"{claim} {truth}: {condition}", "- ", "  ") for claim, truth, condition in said]
+    lines += ["", "To confirm", *(wrapped(f"{check.action} {check.expect}", "- ", "  ") for check in one.checks)]
+    lines += ["", "To mend", *(wrapped(fix.action, "- ", "  ") for fix in one.fixes if fix.remedy)]
+    lines += ["", "Sources", *(f"- {reference.url}" for reference in one.references)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,11 @@ _FLAG = re.compile(
     r"(?P<lead>(?:--|(?<=\s))(?P<key>[A-Za-z][\w.-]*))(?P<gap>=|\s+)(?P<quote>[\"']?)(?P<value>\d+)(?P=quote)(?=\s|$)"
 )
 
+_SECRET = re.compile(
+    r"(?P<name>(?<!\S)(?!-{0,2}(?:pad|eos|bos|unk|sep|cls|mask)_)[\w-]*(?:(?<![a-z])token(?!iz|s)|secret|passw(?:or)?d|"
+    r"api[_-]?key|access[_-]?key|credential)[\w-]*)(?P<gap>=|\s+)(?!--)(?:\"[^\"]*\"|'[^']*'|\S+)",
+    re.I,
+)
 _COMPANION = {"per_device_train_batch_size": "gradient_accumulation_steps"}
 """Flag of the micro-batch -> flag of the accumulation steps in the same syntax, where the command leaves it at one."""
 
@@ -30,7 +35,7 @@ def line(run: Run, known: Any) -> str | None:
     batch = settings["micro_batch"].value if "micro_batch" in settings else None
     if not run.launches or not isinstance(batch, int) or batch < 2:
         return None
-    command = run.launches[-1].command
+    command = without_secrets(run.launches[-1].command)
     accumulation = settings["grad_accum"].value if "grad_accum" in settings else 1
     changed, flags = _with(command, {"micro_batch": batch // 2, "grad_accum": accumulation * 2})
     batch_flag = changed.get("micro_batch")
@@ -48,6 +53,20 @@ def line(run: Run, known: Any) -> str | None:
     smaller = known.with_(micro_batch=batch // 2, grad_accum=accumulation * 2)
     before, after = (format_bytes(estimate(one).peak_allocated_bytes) for one in (known, smaller))
     return f"{flags}   # predicted peak {after}, was {before}"
+
+
+def without_secrets(command: str) -> str:
+    """The command with values of secret settings replaced by the shell variable that should hold them.
+
+    >>> without_secrets("HF_TOKEN=hf_abc python t.py --api-key sk-1 --max_tokens 512")
+    'HF_TOKEN=$HF_TOKEN python t.py --api-key $API_KEY --max_tokens 512'
+    """
+
+    def variable(found: re.Match[str]) -> str:
+        name = found["name"].lstrip("-").replace("-", "_").upper()
+        return f"{found['name']}{found['gap']}${name}"
+
+    return _SECRET.sub(variable, command)
 
 
 def _with(command: str, values: dict[str, int]) -> tuple[dict[str, str], str]:

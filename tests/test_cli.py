@@ -104,3 +104,34 @@ def test_a_diagnosis_imports_neither_torch_nor_pandas_nor_jupyter(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_restart_line_keeps_secrets_out():
+    """The line that people paste into a chat names the variable, not the secret; its own settings stay."""
+    import doctest
+
+    from diag_kit import restart
+
+    assert doctest.testmod(restart).failed == 0
+    kept = "torchrun t.py --tokenizer_name x --pad_token y --max_tokens 5"
+    assert restart.without_secrets(kept) == kept
+
+
+def test_an_entry_can_be_read_in_a_terminal(capsys):
+    """An entry says what is so of each claim, how to confirm it and what to do, in lines that fit."""
+    assert main(["entries", "activation-memory-spike"]) == 0
+    out = capsys.readouterr().out
+    assert all(heading in out for heading in ("Claims, and what is so", "To confirm", "To mend", "Sources"))
+    assert max(len(line) for line in out.splitlines() if "http" not in line) <= 110
+
+
+def test_an_estimate_is_a_dozen_lines_or_one_document(tmp_path, capsys):
+    """The components of the JSON sum to the peak, and the text says whether it fits."""
+    model = {"n_layers": 4, "hidden": 256, "heads": 8, "vocab": 1000}
+    (tmp_path / "s.json").write_text(json.dumps({"model": model, "capacity_bytes": 8 << 30}))
+    assert main(["estimate", "--settings", str(tmp_path / "s.json")]) == 0
+    assert "fits" in capsys.readouterr().out
+    assert main(["estimate", "--settings", str(tmp_path / "s.json"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(document["components_at_peak"].values()) == document["peak_allocated_bytes"]
+    assert document["schema"] == "diag_kit.estimate/1"
