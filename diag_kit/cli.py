@@ -20,6 +20,7 @@ from .errors import DiagKitError, EvidenceError
 
 if TYPE_CHECKING:
     from .failures import Entry
+    from .failures.records import Cause, Claim
 
 _PIPE_CLOSED = 141
 _MOST_INPUT = 256 << 20
@@ -194,8 +195,8 @@ def _entry_text(one: Entry) -> str:
         return textwrap.fill(" ".join(text.split()), width, initial_indent=first, subsequent_indent=rest or first)
 
     lines = [f"{one.title} (entry {one.status})", "", wrapped(one.quick_answer), "", "Claims, and what is so"]
-    said = [(claim.claim, claim.truth.capitalize(), claim.condition) for claim in (*one.causes, *one.claims)]
-    lines += [wrapped(f"{claim} {truth}: {condition}", "- ", "  ") for claim, truth, condition in said]
+    claims: tuple[Cause | Claim, ...] = (*one.causes, *one.claims)
+    lines += [wrapped(f"{said.claim} {said.truth.capitalize()}: {said.condition}", "- ", "  ") for said in claims]
     lines += ["", "To confirm", *(wrapped(f"{check.action} {check.expect}", "- ", "  ") for check in one.checks)]
     lines += ["", "To mend", *(wrapped(fix.action, "- ", "  ") for fix in one.fixes if fix.remedy)]
     lines += ["", "Sources", *(f"- {reference.url}" for reference in one.references)]
