@@ -21,7 +21,7 @@ MAX_LINE = 20_000
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TIME = r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,15}))?"
-_STAMP = re.compile(_TIME)
+_STAMP = re.compile(_TIME + r"(Z|[+-]\d\d:?\d\d)?")
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -187,4 +187,8 @@ def _epoch(found: re.Match[str]) -> float | None:
         whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
     except ValueError:
         return None
+    zone = found[8]
+    if zone and zone != "Z":
+        ahead = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        whole -= ahead if zone[0] == "+" else -ahead
     return whole + float("0." + (found[7] or "0"))

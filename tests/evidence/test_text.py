@@ -31,6 +31,12 @@ def test_prefixes_come_off_and_what_they_said_stays(raw, text, rank, local):
     assert (line.text, line.rank, line.local_rank) == (text, rank, local)
 
 
+def test_stamps_know_their_zone():
+    """The same moment in two zones is one moment; without a zone the stamp is taken as it stands."""
+    stamps = ["2026-03-01T10:00:05+01:00 a", "2026-03-01T09:00:05Z b", "2026-03-01 09:00:05 c", "2026-03-01T04:30:05-0430 d"]
+    assert len({line.time for line in lines_of("\n".join(stamps).encode())}) == 1
+
+
 def test_lines_are_counted_as_grep_counts_them():
     """Carriage returns make lines, but only newlines count."""
     lines = lines_of(b"one\r\n10%\r20%\r30%\nlast")
