@@ -161,6 +161,15 @@ def test_no_false_alarm(diagnoses: dict[str, Diagnosis], folder: str, family: st
     assert accused <= {"not-memory", "misreported"}
 
 
+def test_no_remedy_is_predicted_to_raise_the_peak(diagnoses: dict[str, Diagnosis]) -> None:
+    saved = {
+        folder: [fix.saves_bytes for finding in one.findings for fix in finding.fixes if fix.saves_bytes is not None]
+        for folder, one in diagnoses.items()
+    }
+    assert any(saved.values())
+    assert min(itertools.chain.from_iterable(saved.values())) >= 0, saved
+
+
 def test_settings_are_read(diagnoses: dict[str, Diagnosis]) -> None:
     """The what-if starts from the run's own model, batch and length."""
     settings = {name: value for name, (value, _) in diagnoses["activation-spike"].settings.items()}
