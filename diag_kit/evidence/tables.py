@@ -28,7 +28,6 @@ _LENGTH = re.compile(
     r"longest)$",
     re.I,
 )
-_BATCH = re.compile(r"^(?:micro_batch_size|batch_size|num_seqs|n_seqs)$", re.I)
 _MEMORY = re.compile(r"mem|alloc|reserved|vram|cuda", re.I)
 _NOT_MEMORY = re.compile(r"retries|ooms?$|percent|pct|util|count|num_|time|fraction|_ms$", re.I)
 _HOST = re.compile(r"host|rss|cpu|ram(?!_gpu)", re.I)

@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from .facts import Source
+from .facts import Event, Source
 
 MAX_LINE = 20_000
 """Characters kept of one line; the rest of a longer line carries no message that any format knows."""
@@ -78,6 +79,12 @@ class Window:
         line = self.lines[index]
         near = self.lines[max(0, index - around) : index + around + 1]
         return Source(self.path, line.number, line.text[:2000], tuple(other.text[:400] for other in near))
+
+    def event(self, index: int, *, kind: str, family: str, **said: Any) -> Event:
+        """An event at ``index``: who, where and when as the line's prefix tells, unless ``said`` knows better."""
+        line = self.lines[index]
+        prefix = {name: getattr(line, name) for name in ("rank", "host", "pid", "local_rank", "time")}
+        return Event(kind=kind, family=family, **{"source": self.source(index), **prefix, **said})
 
     def joined(self, index: int, *, lines: int = 6, stop: re.Pattern[str] | None = None) -> str:
         """The line at ``index`` and what follows it, as one string: undoes wrapping.

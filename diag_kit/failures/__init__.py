@@ -208,15 +208,3 @@ def entry(id: str) -> Entry:
     if id not in by_id:
         raise EntryError(f"no entry {id!r}; there are {', '.join(by_id)}")
     return by_id[id]
-
-
-def entry_of(cause: str) -> Entry:
-    """The entry that explains a cause.
-
-    Raises:
-        EntryError: no entry does.
-    """
-    for one in load_entries():
-        if any(signature.cause == cause for signature in one.signatures):
-            return one
-    raise EntryError(f"no entry explains cause {cause!r}")

@@ -174,3 +174,21 @@ def test_a_debugger_that_lists_the_innermost_frame_first_is_turned_round():
     text = 'Exception has occurred: RuntimeError\nit broke\n  File "net.py", line 3, in forward\n    return self.head(h)\n  File "fit.py", line 9, in fit\n    loss = net(b)\n'
     [fact] = traceback.parse(window(text))
     assert ([frame.function for frame in fact.frames], fact.exception) == (["fit", "forward"], "RuntimeError")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "XPU out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.91 GiB total capacity; 13.00 GiB already allocated)",
+        "MPS backend out of memory (MPS allocated: 17.00 GB, other allocations: 1.00 GB, max allowed: 18.13 GB). "
+        "Tried to allocate 256.00 MB on private pool.",
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.91 GiB",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes.",
+    ],
+)
+def test_who_and_when_of_the_prefix_reach_the_event(line):
+    """Of two ranks that failed, the first is told by its stamp, whatever the device."""
+    stamped = window(f"2026-05-19 03:12:44,120 [rank3]: RuntimeError: {line}")
+    events = [e for parser in PARSERS.values() for e in parser.parse(stamped) if isinstance(e, Event)]
+    assert events
+    assert all(event.rank == 3 and event.time is not None for event in events)

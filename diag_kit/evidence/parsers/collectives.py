@@ -84,8 +84,8 @@ def parse(window: Window) -> Iterator[Event]:
                 figures["waited_seconds"] = int(ran[1]) / 1000
             process = _PROCESS.match(line.text)
             rank = rank_of.get(process[2], line.rank) if process else line.rank
-            yield Event(
-                source=window.source(index),
+            yield window.event(
+                index,
                 rank=rank,
                 kind=kind,
                 family=family,
@@ -93,8 +93,5 @@ def parse(window: Window) -> Iterator[Event]:
                 figures=figures,
                 message=line.text.strip()[:500],
                 host=process[1] if process else line.host,
-                pid=line.pid,
-                local_rank=line.local_rank,
-                time=line.time,
             )
             break

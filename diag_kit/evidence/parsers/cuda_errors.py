@@ -51,15 +51,10 @@ def parse(window: Window) -> Iterator[Event]:
             continue
         for kind, pattern in _KINDS:
             if pattern.search(line.text):
-                yield Event(
-                    source=window.source(index),
-                    rank=line.rank,
+                yield window.event(
+                    index,
                     kind=kind,
                     family="gpu-oom",
                     message=line.text.strip()[:500],
-                    host=line.host,
-                    pid=line.pid,
-                    local_rank=line.local_rank,
-                    time=line.time,
                 )
                 break

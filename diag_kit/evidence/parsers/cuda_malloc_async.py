@@ -48,16 +48,11 @@ def parse(window: Window) -> Iterator[Event]:
             value = parse_size(size[1]) if (size := pattern.search(message)) else None
             if value is not None and value < 1 << 53:
                 figures[name] = value
-        yield Event(
-            source=window.source(index),
-            rank=line.rank,
+        yield window.event(
+            index,
             kind="cuda-async.oom",
             family="gpu-oom",
             message=message[:1500],
             figures=figures,
             device=int(found[1]) if found[1] else None,
-            host=line.host,
-            pid=line.pid,
-            local_rank=line.local_rank,
-            time=line.time,
         )

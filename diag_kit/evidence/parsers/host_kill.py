@@ -142,16 +142,13 @@ def parse(window: Window) -> Iterator[Event]:
             elif asked := said.get("size"):
                 figures["tried_to_allocate_bytes"] = parse_size(asked)
             pid, local = _PID.search(line.text), _LOCAL.search(line.text)
-            yield Event(
-                source=window.source(index),
-                rank=line.rank,
+            yield window.event(
+                index,
                 kind=kind,
                 family=family,
                 role=role,
                 message=line.text.strip()[:500],
                 figures=figures,
-                host=line.host,
-                time=line.time,
                 pid=int(pid[1] or pid[2]) if pid else line.pid,
                 local_rank=int(local[1]) if local else line.local_rank,
                 exitcode=-9 if kind == "exit.sigkill" else -7 if kind == "exit.sigbus" else None,

@@ -31,9 +31,8 @@ def parse(window: Window) -> Iterator[Event]:
         if any(literal in line.text for literal in LITERALS):
             text = window.joined(index, lines=4)
             figures = {name: parse_size(found[1]) for name, pattern in _FIELDS if (found := pattern.search(text))}
-            yield Event(
-                source=window.source(index),
-                rank=line.rank,
+            yield window.event(
+                index,
                 kind="mps.oom",
                 family="gpu-oom",
                 figures=figures,

@@ -107,15 +107,10 @@ def parse(window: Window) -> Iterator[Event]:
 
 def _event(window: Window, index: int, kind: str, role: str) -> Event:
     line = window.lines[index]
-    return Event(
-        source=window.source(index),
-        rank=line.rank,
+    return window.event(
+        index,
         kind=kind,
         family="ok" if role == "context" else "not-memory",
         role=role,
         message=line.text.strip()[:500],
-        host=line.host,
-        pid=line.pid,
-        local_rank=line.local_rank,
-        time=line.time,
     )

@@ -79,14 +79,12 @@ def parse(window: Window) -> Iterator[Event]:
                         size_bytes *= part
                     figures["tensor_size_bytes"] = size_bytes
             device = _DEVICE.search(line.text)
-            yield Event(
-                source=window.source(index),
-                rank=line.rank,
+            yield window.event(
+                index,
                 kind=kind,
                 family="gpu-oom",
                 figures=figures,
                 device=int(device[1]) if device else ("tpu" if "hbm" in line.text else None),
                 message=line.text.strip()[:800],
-                time=line.time,
             )
             break

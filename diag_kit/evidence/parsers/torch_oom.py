@@ -84,17 +84,12 @@ def parse(window: Window) -> Iterator[Event]:
         kind = {"hip": "hip.oom", "npu": "npu.oom"}.get(who, "torch.oom" if figures else "torch.oom-bare")
         if processes:
             figures = {**figures, "other_process_ids": processes}
-        yield Event(
-            source=window.source(index),
-            rank=line.rank,
+        yield window.event(
+            index,
             kind=kind,
             family="gpu-oom",
             role=role,
             message=message[:1500],
             figures=figures,
             device=device,
-            host=line.host,
-            pid=line.pid,
-            local_rank=line.local_rank,
-            time=line.time,
         )

@@ -51,16 +51,13 @@ def parse(window: Window) -> Iterator[Event]:
             text = window.joined(index, lines=4) if kind == "fsdp.clone-failed" else line.text
             if pattern.search(text):
                 figures, device, _ = sizes(text) if role == "originator" else ({}, None, [])
-                yield Event(
-                    source=window.source(index),
-                    rank=line.rank,
+                yield window.event(
+                    index,
                     kind=kind,
                     family="gpu-oom",
                     role=role,
                     figures=figures,
                     device=device,
                     message=text.strip()[:1500],
-                    host=line.host,
-                    time=line.time,
                 )
                 break

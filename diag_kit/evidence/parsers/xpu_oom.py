@@ -24,9 +24,8 @@ def parse(window: Window) -> Iterator[Event]:
             text = window.joined(index, lines=5)
             figures, device, _ = sizes(text)
             kind = "xpu.block-limit" if LITERALS[1] in line.text else "xpu.oom"
-            yield Event(
-                source=window.source(index),
-                rank=line.rank,
+            yield window.event(
+                index,
                 kind=kind,
                 family="gpu-oom",
                 figures=figures,
