@@ -99,6 +99,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         content_key=run.content_key,
         figures=dict(figures.values),
         hedged=hedged(figures.values, family, findings),
+        files=run.files,
     )
 
 

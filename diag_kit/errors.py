@@ -4,7 +4,8 @@
     ├── EvidenceError   what was pointed at can't be read as evidence
     ├── SettingsError   a settings file has a wrong key, type or value
     ├── EntryError      a failure entry breaks the rules of the encyclopedia
-    └── StateError      the user's data folder can't be read or written
+    ├── StateError      the user's data folder can't be read or written
+    └── StopReading     no error: a progress callback raises it to end the reading early
 """
 
 
@@ -26,3 +27,7 @@ class EntryError(DiagKitError):
 
 class StateError(DiagKitError):
     """Checklist state or history can't be kept."""
+
+
+class StopReading(DiagKitError):
+    """Raised by a progress callback: reading ends, what was read is judged, and the coverage says what was not."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .evidence.facts import MemoryPoint, Source
+from .evidence.facts import FileCoverage, MemoryPoint, Source
 
 SCHEMA = "diag_kit.diagnosis/1"
 VERDICTS = ("confirmed", "likely", "possible", "ruled-out")
@@ -202,6 +202,30 @@ class Collateral:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of the failure's timeline: what a rank did or reported.
+
+    Attributes:
+        role: originator, victim, teardown, confirmation, recovered or advisory.
+        time: seconds since the epoch as stamped; ``began`` is earlier where the line says how long it had waited.
+        count: equal lines of this rank that this one stands for.
+    """
+
+    role: str
+    what: str
+    source: Source
+    rank: int | None = None
+    host: str | None = None
+    time: float | None = None
+    began: float | None = None
+    count: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("role", "what", "rank", "host", "time", "began", "count")
+        return {**{name: getattr(self, name) for name in names}, "source": self.source.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The whole answer. ``settings`` and ``points`` carry on to the what-if and the plots; they aren't findings.
 
@@ -211,6 +235,8 @@ class Diagnosis:
         restart: the run's own launch line with a smaller micro-batch, or None where its syntax is not known.
         content_key: hash of the evidence's content, the key under which checklist state is kept.
         figures: the derived figures that conditions of entries read.
+        timeline: what ranks did and reported around the failure, in order; long lists are cut, the originator never.
+        files: what was read of each file, and what was not.
         hedged: the family rests on a sign that something else can explain, such as an exit code alone.
     """
 
@@ -231,6 +257,8 @@ class Diagnosis:
     content_key: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
     hedged: bool = False
+    timeline: tuple[Moment, ...] = ()
+    files: tuple[FileCoverage, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``."""
@@ -251,4 +279,5 @@ class Diagnosis:
                 name: {"value": value, "source": source.to_json()} for name, (value, source) in self.settings.items()
             },
             "coverage": dict(self.coverage),
+            "timeline": [moment.to_json() for moment in self.timeline],
         }

@@ -24,7 +24,7 @@ PHASES = (
     "comm",
     "unknown",
 )
-ROLES = ("originator", "victim", "teardown", "recovered", "advisory", "context")
+ROLES = ("originator", "victim", "teardown", "confirmation", "recovered", "advisory", "context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class Event(Fact):
         kind: dotted name of the grammar, such as ``torch.oom`` or ``nccl.timeout``.
         family: one of FAMILIES if this event, standing alone, stopped the run.
         role: one of ROLES. ``originator`` may have begun the failure; ``victim`` waited for another; ``teardown`` is a
-            launcher cleaning up; ``recovered`` was survived; ``advisory`` is a warning; ``context`` only informs.
+            launcher cleaning up; ``confirmation`` reports a failure that began elsewhere (a root-cause block, an exit
+            code); ``recovered`` was survived; ``advisory`` is a warning; ``context`` only informs.
         message: the line's own words.
         figures: sizes as stated, named as in the contract (``tried_to_allocate_bytes`` ...).
         time: seconds since the epoch, where the line carries a full time stamp.
