@@ -14,7 +14,7 @@ from ..units import GIB, MIB, format_bytes
 from . import origin, series
 from .facts import Event, MemoryPoint, Setting, Source
 from .frames import Place, place
-from .run import SMALL, Run
+from .run import Run
 
 _PHASE_OF_KIND = {"dataloader": "data", "nccl": "comm", "fsdp": "checkpoint", "vllm": "load"}
 _NEAR_LINES = 200
@@ -262,7 +262,7 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
         and (p.rank == event.rank or p.rank is None or event.rank is None)
         and (p.source.line or 0) <= (event.source.line or 0)
     ]
-    large = any(file.path == event.source.path and file.size_bytes > SMALL for file in run.files)
+    large = any(file.path == event.source.path and not file.whole for file in run.files)
     if large:  # only neighbourhoods of a large log were read: a step far above need not be the last one
         before = [p for p in before if (event.source.line or 0) - (p.source.line or 0) <= _NEAR_LINES]
     if before:

@@ -166,7 +166,13 @@ class Snapshot(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FileCoverage:
-    """What was read of one file, and what was not. ``ranks`` are those that its lines, read as a log, come from."""
+    """What was read of one file, and what was not.
+
+    Attributes:
+        kind: log, table, settings, empty, binary or unread.
+        ranks: those that its lines, read as a log, come from.
+        whole: every line was parsed; else the neighbourhoods of what parsers look for, out of all bytes.
+    """
 
     path: str
     size_bytes: int
@@ -174,3 +180,4 @@ class FileCoverage:
     kind: str
     notes: tuple[str, ...] = field(default=())
     ranks: frozenset[int] = field(default=frozenset())
+    whole: bool = True
