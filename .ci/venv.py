@@ -132,6 +132,7 @@ def install(tier, over):
     if over:
         say("installing what the {} needs and that interpreter has not".format(tier))
         pip("-e", project)
+        accelerate(tier)
         return
     pinned = ["-c", str(LOCK)]
     say("installing the build tools")
@@ -142,6 +143,17 @@ def install(tier, over):
         pip(*pinned, *shlex.split(os.environ.get("TORCH_ARGS", "")), torch)
     say("installing JupyterLab, {}and diag-kit itself".format("the test tools " if tier == "test" else "plotly "))
     pip(*pinned, "--no-build-isolation", "-e", project)
+    accelerate(tier, *pinned, "--no-build-isolation")
+
+
+def accelerate(tier, *arguments):
+    """What reads gigabytes faster, where this system has builds of it; the workbook does without where it has not."""
+    if tier == "test":
+        return  # has it among its tools
+    try:
+        pip("--only-binary=hyperscan,ahocorasick_rs,isal,backports.zstd", *arguments, "-e", ".[fast]")
+    except subprocess.CalledProcessError:
+        say("no accelerators of the scan for this system: large logs will be read by the standard library, slower")
 
 
 def pip(*arguments):

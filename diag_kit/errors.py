@@ -29,5 +29,5 @@ class StateError(DiagKitError):
     """Checklist state or history can't be kept."""
 
 
-class StopReading(DiagKitError):
+class StopReading(DiagKitError):  # noqa: N818 (a wish, no error)
     """Raised by a progress callback: reading ends, what was read is judged, and the coverage says what was not."""

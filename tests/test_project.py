@@ -40,9 +40,9 @@ def test_environment_in_step() -> None:
 
 
 def test_environment_installs_the_project_in_place() -> None:
-    """pip is told to install the checkout and nothing more."""
+    """pip is told to install the checkout with the accelerators of the scan, and nothing more."""
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    assert [line for line in environment["dependencies"] if isinstance(line, dict)] == [{"pip": ["-e ."]}]
+    assert [line for line in environment["dependencies"] if isinstance(line, dict)] == [{"pip": ["-e .[fast]"]}]
 
 
 def test_lock_covers_every_tier() -> None:
@@ -151,12 +151,27 @@ def test_workbook_installs_no_torch(setup: tuple) -> None:
     assert not any("torch" in argument for call in calls for argument in call)
     calls.clear()
     venv.main(["workbook", "--over"])
-    assert calls == [("create",), ("-e", ".[workbook]")]
+    only = "--only-binary=hyperscan,ahocorasick_rs,isal,backports.zstd"
+    assert calls == [("create",), ("-e", ".[workbook]"), (only, "-e", ".[fast]")]
     calls.clear()
     venv.main(["workbook"])
     assert calls == []  # a plain call keeps what was chosen
     venv.main(["test"])
     assert any(call[-1].startswith("torch==") for call in calls)
+
+
+def test_workbook_does_without_accelerators(setup: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a system has no build of what makes large logs fast, the workbook is set up all the same."""
+    venv, calls = setup
+    real = venv.pip
+
+    def pip(*arguments: str) -> None:
+        if arguments[-1] == ".[fast]":
+            raise subprocess.CalledProcessError(1, ["pip"])
+        real(*arguments)
+
+    monkeypatch.setattr(venv, "pip", pip)
+    assert venv.main(["workbook"]) == 0
 
 
 def _setup_module():  # type: ignore[no-untyped-def]

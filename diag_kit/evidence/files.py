@@ -1,7 +1,7 @@
 """Paths that a person names to the files that are meant: folders walked, patterns matched, nothing opened.
 
-Links inside a folder are not followed (a stranger's folder could point anywhere), pipes and devices are not opened; each
-is listed with the reason, so that nothing is left out in silence.
+Links inside a folder are not followed (a stranger's folder could point anywhere), pipes and devices are not opened;
+each is listed with the reason, so that nothing is left out in silence.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _walk(root: Path) -> Iterator[File]:
                 yield File(path, shown, status.st_size, "a program or a document, not what a run printed")
             else:
                 yield File(path, shown, status.st_size)
-    for error in closed:
-        folder = Path(os.fsdecode(error.filename))
-        shown = folder.relative_to(root).as_posix() if folder != root else str(root)
-        yield File(folder, f"{shown}/", 0, f"a folder that can't be read ({error.strerror})")
+    for failed in closed:
+        inside = Path(os.fsdecode(failed.filename))
+        shown = inside.relative_to(root).as_posix() if inside != root else str(root)
+        yield File(inside, f"{shown}/", 0, f"a folder that can't be read ({failed.strerror})")

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from ..errors import EvidenceError, StopReading
 from . import settings_file, tables
-from .facts import Fact, FileCoverage, MemoryPoint
+from .facts import Fact, FileCoverage
 from .files import SETTINGS, TABLES, File
 from .parsers import all_parsers
 from .scan import BEFORE, Literals, Scan, Span, merged, scan
@@ -71,10 +71,12 @@ def _cover(texts: Iterable[str]) -> tuple[bytes, ...]:
     return tuple(kept)
 
 
-def read(file: File, how: How = How(), on_bytes: Callable[[int], None] | None = None) -> Part:  # noqa: B008 (frozen)
+def read(file: File, how: How = How(), on_bytes: Callable[[int], None] | None = None) -> Part:
     """All of one file. What can't be read costs a note, never an error.
 
     Args:
+        file: what to read, as ``files.find`` gave it.
+        how: up to which size whole, and by which engine.
         on_bytes: called with the bytes of the file consumed so far; where it raises StopReading, what was read up to
             there is kept and the coverage says so.
     """

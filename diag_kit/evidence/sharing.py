@@ -7,6 +7,7 @@ that would run again, a program with threads), the same jobs run one after the o
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -46,6 +47,9 @@ def read_all(files: Sequence[File], how: How, report: Report | None = None, work
     """A part for each file, in order. A file that can't be read has its reason in the coverage.
 
     Args:
+        files: as ``files.find`` gave them.
+        how: handed on to each job.
+        report: told of progress; where it raises StopReading, what is done is kept.
         workers: processes to use; None chooses by the work and the machine.
     """
     parts = [
@@ -151,11 +155,15 @@ def _run(
         file = files[job.which]
         tell(file.shown, done)
         if job.part is None:
-            yield job, reading.read(file, how, lambda ahead, shown=file.shown, done=done: tell(shown, done + ahead))
+            yield job, reading.read(file, how, functools.partial(_tell_from, tell, file.shown, done))
         else:
             yield job, _do(file, job, how)
         done += job.size
         tell(file.shown, done)
+
+
+def _tell_from(tell: Report, shown: str, done: int, ahead: int) -> None:
+    tell(shown, done + ahead)
 
 
 def _pooled(

@@ -40,7 +40,7 @@ class Text(io.RawIOBase):
         self.raw_read = self._out = 0
         self._pending = b""
         self._machine: Any = None if codec in ("", "UTF-16") else _machine(codec)
-        self._decode = codecs.getincrementaldecoder("utf-16")("replace") if codec == "UTF-16" else None
+        self._decode: codecs.IncrementalDecoder | None = None
 
     def readable(self) -> bool:
         return True
@@ -81,8 +81,11 @@ class Text(io.RawIOBase):
 
     def _more(self, size: int) -> bytes:
         """The next bytes of text; empty at the end, whatever ended it."""
-        if self._decode:
+        if self.codec == "UTF-16":
             while data := self._raw():
+                if self._decode is None:
+                    marked = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+                    self._decode = codecs.getincrementaldecoder("utf-16" if marked else "utf-16-le")("replace")
                 if text := self._decode.decode(data):
                     return text.encode("utf-8", "replace")
             return b""
@@ -90,7 +93,7 @@ class Text(io.RawIOBase):
             self.note = f"expands more than {_MOST_FOLD:,}-fold; the rest was not read"
             return b""
         try:
-            return self._machine.more(self._raw, size)
+            return bytes(self._machine.more(self._raw, size))
         except EOFError:
             self.note = f"the {self.codec} data ends in the middle; what it holds up to there was read"
         except Exception as error:  # noqa: BLE001 (each library raises errors of its own over broken data)
@@ -120,6 +123,8 @@ class _Members:
                 self._now, self._fresh = self._make(), True
             data = self._rest
             if not data and self._now.needs_input and not (data := raw()):
+                if self._members and self._fresh:
+                    return b""
                 raise EOFError
             self._rest = b""
             try:
@@ -128,8 +133,8 @@ class _Members:
                 if self._members and self._fresh:
                     return b""
                 raise
-            self._fresh = False
             if text:
+                self._fresh = False
                 return bytes(text)
 
 
@@ -195,7 +200,7 @@ def open_text(path: str | os.PathLike[str]) -> Text:
         OSError: it can't be opened.
         EvidenceError: it is packed in a way that needs a package which is not installed.
     """
-    stream = Path(path).open("rb", buffering=0)
+    stream = Path(path).open("rb", buffering=0)  # noqa: SIM115 (Text closes it)
     try:
         head = stream.read(4096) or b""
         stream.seek(0)

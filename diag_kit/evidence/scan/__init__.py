@@ -145,8 +145,10 @@ def scan(
 
     Args:
         read: gives up to that many bytes, none at the end.
+        literals: what to look for.
         present: an engine prepared for ``literals.all``.
-        at: offset of the first byte; ``before`` are bytes that stand before it, for context.
+        at: offset of the first byte.
+        before: bytes that stand before it, for context.
         until: offset at which the part ends; its last neighbourhood reads on. None: to the end of the stream.
         size: of the whole file, by which series are thinned; 0 where it is not known.
         edge: bytes to keep of the head and of the end.

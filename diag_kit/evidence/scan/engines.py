@@ -42,7 +42,7 @@ class Hyperscan:
 
         def present(block: memoryview) -> set[int]:
             found: set[int] = set()
-            database.scan(block, match_event_handler=lambda which, *_: found.add(which))
+            database.scan(block, match_event_handler=lambda which, *_: found.add(which))  # type: ignore[type-var]
             return found
 
         return present
@@ -79,14 +79,16 @@ ENGINES: tuple[Engine, ...] = (Hyperscan(), AhoCorasick(), Standard())
 
 @lru_cache(maxsize=8)
 def prepared(literals: tuple[bytes, ...], name: str | None = None) -> tuple[Engine, Present]:
-    """The first engine that is installed, or the one of that name, ready for these literals."""
+    """The first engine that is installed and works, or the one of that name, ready for these literals."""
+    reason: Exception | None = None
     for engine in ENGINES:
         if name in (None, engine.name):
             try:
-                return engine, engine.prepare(literals)
-            except (ImportError, OSError):  # absent, or built for another processor
-                if name is not None:
-                    raise
-    raise LookupError(f"no engine {name!r}")  # the standard library is always there
+                present = engine.prepare(literals)
+                if not literals or 0 in present(memoryview(b" " + literals[0])):
+                    return engine, present
+            except Exception as error:  # noqa: BLE001 (each library fails in its own way where it doesn't fit)
+                reason = error  # absent, too old, or built for another processor
+    raise LookupError(f"no engine {name!r}: {reason or 'unknown'}")
 
 
