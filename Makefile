@@ -13,7 +13,7 @@ OVER = $(if $(filter command line,$(origin PYTHON)),--over)
 BIN = .venv/bin
 export PIP_ARGS TORCH_ARGS
 
-.PHONY: help workbook test lint benchmarks samples lock clean have-python
+.PHONY: help workbook test lint benchmarks fuzz samples lock clean have-python
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,10 @@ lint: have-python  ## Check style (ruff) and types (mypy)
 benchmarks: have-python  ## Print what is fast, beside what one would pick instead
 	@$(PYTHON) .ci/venv.py test
 	@for script in benchmarks/[a-z]*.py; do echo "$$script" && $(BIN)/python "$$script" || exit 1; done
+
+fuzz: have-python  ## Diagnose mutated cases for ten minutes; fails on anything but answers [SECONDS=...]
+	@$(PYTHON) .ci/venv.py test
+	@$(BIN)/python tests/fuzz.py --seconds $(or $(SECONDS),600)
 
 samples: have-python  ## Write data/samples anew from data/make_samples.py
 	@$(PYTHON) data/make_samples.py

@@ -40,8 +40,14 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
     "torch": ("memory.trace", "lab"),
+    "hyperscan": ("evidence.scan.engines",), "ahocorasick_rs": ("evidence.scan.engines",),
+    "isal": ("evidence.streams",), "backports": ("evidence.streams",), "compression": ("evidence.streams",),
 }  # fmt: skip
-LAZY = {("plotly", "report"), ("plotly", "workbook"), ("torch", "memory.trace")}
+LAZY = {
+    ("plotly", "report"), ("plotly", "workbook"), ("torch", "memory.trace"),
+    ("hyperscan", "evidence.scan.engines"), ("ahocorasick_rs", "evidence.scan.engines"),
+    ("isal", "evidence.streams"), ("backports", "evidence.streams"), ("compression", "evidence.streams"),
+}  # fmt: skip
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
 
 FAMILIES = {"gpu-oom", "host-oom", "shared-memory", "not-memory", "ok", "undetermined"}

@@ -162,7 +162,7 @@ def test_workbook_installs_no_torch(setup: tuple) -> None:
 
 def test_workbook_does_without_accelerators(setup: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a system has no build of what makes large logs fast, the workbook is set up all the same."""
-    venv, calls = setup
+    venv, _ = setup
     real = venv.pip
 
     def pip(*arguments: str) -> None:
