@@ -64,6 +64,25 @@ class Board(anywidget.AnyWidget):
     status = t.Unicode("").tag(sync=True)
 
 
+class Table(anywidget.AnyWidget):
+    """A folded table that is sorted, filtered and paged in the browser: thousands of rows cost what fifty do.
+
+    columns: ``[{label, number}]``. rows: lists of cells, each a text or ``[text, what to sort by]``. tones: for each
+    row the class of its second cell, or nothing. details: for each row ``[heading, [[line, here], ...]]``; the
+    ``chosen`` row's stand above the table, and a row's last cell chooses it. find: label of the filter, empty for none.
+    """
+
+    _esm = STATIC / "table.js"
+
+    title = t.Unicode("").tag(sync=True)
+    columns = t.List().tag(sync=True)
+    rows = t.List().tag(sync=True)
+    tones = t.List().tag(sync=True)
+    details = t.List().tag(sync=True)
+    chosen = t.Int(-1).tag(sync=True)
+    find = t.Unicode("").tag(sync=True)
+
+
 class Download(anywidget.AnyWidget):
     """A link that saves ``content`` under ``name`` wherever the browser runs."""
 

@@ -14,6 +14,7 @@ from ..report.page import FRAMEWORKS
 from ..units import format_bytes
 from .html import render
 from .state import WorkbookState
+from .timeline_view import TimelineView
 
 
 class Part(NamedTuple):
@@ -56,21 +57,31 @@ class DiagnosisView(w.VBox):
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
-        self.page = w.HTML()
-        super().__init__([self.page])
-        self.add_class("dk")
+        self.page, self.timeline, self.findings = w.HTML(), TimelineView(state), w.HTML()
+        super().__init__([self.page, self.timeline, self.findings])
+        self.add_class("dk").add_class("dk-stack")
         state.on("evidence", self._show)
         self._show()
 
     def _show(self) -> None:
         diagnosis = self.state.diagnosis
-        self.page.value = page(diagnosis) if diagnosis else "<p class='dk-status'>Open evidence above.</p>"
+        self.timeline.show(diagnosis)
+        self.page.value, self.findings.value = (
+            map(partial(part_of, diagnosis), ("failure", "findings"))
+            if diagnosis
+            else ("<p class='dk-status'>Open evidence above.</p>", "")
+        )
 
 
 def page(diagnosis: Diagnosis) -> str:
     """The diagnosis as HTML; all that came from a log is escaped."""
+    return part_of(diagnosis, "failure") + part_of(diagnosis, "findings")
+
+
+def part_of(diagnosis: Diagnosis, part: str) -> str:
+    """One part of that page: ``failure``, what comes above the timeline, or ``findings``, what comes below."""
     return render(
-        "diagnosis.html", d=diagnosis, family=words.family_text(diagnosis), verdicts=words.VERDICTS,
+        "diagnosis.html", d=diagnosis, part=part, family=words.family_text(diagnosis), verdicts=words.VERDICTS,
         findings=list(zip(diagnosis.findings, fixes.once(diagnosis.findings), strict=True)),
         code=partial(fixes.ordered, own=fixes.framework(diagnosis)), frameworks=FRAMEWORKS,
         parts=parts_of(diagnosis.figures) if diagnosis.failure else [], arithmetic=words.arithmetic(diagnosis),

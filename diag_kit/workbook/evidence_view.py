@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import ipywidgets as w
 
 from ..errors import DiagKitError
-from ..report.words import coverage_text
+from ..report.lists import PART, UNREAD, files_in_order, files_text, ranges, status_of
+from ..report.words import clean, coverage_text
 from ..units import format_bytes
 from . import places
-from .controls import field
+from .controls import Table, field
 from .html import render
 from .state import WorkbookState
 
+PATH_LIMIT = 400
 UPLOAD_BYTES = 9 * 1024**2  # a server with Jupyter's own limit drops a 10 MiB message without a word
+BAR_AFTER_SECONDS = 0.3
+"""What takes no longer shows no bar."""
+TONES = {UNREAD: "dk-bad", PART: "dk-warn"}
 
 
 class EvidenceView(w.VBox):
-    """Four ways in, one line that says what came of it."""
+    """Four ways in, one line that says what came of it, and what was read of each file."""
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
@@ -30,14 +36,18 @@ class EvidenceView(w.VBox):
         self.text = w.Textarea(placeholder="Paste the log, from the first sign of trouble to its end", rows=8)
         self.open_text = w.Button(description="Read pasted text")
         self.upload = w.FileUpload(description="Upload a log, up to 9 MB", multiple=True, layout=w.Layout(width="auto"))
-        self.progress = w.FloatProgress(min=0, max=1, layout=w.Layout(display="none", width="100%"))
-        self.status = w.HTML()
+        self.bar, self.status = w.HTML(), w.HTML()
+        self.stop = w.Button(description="Stop and judge what was read")
+        self.progress = w.HBox([self.bar, self.stop], layout=w.Layout(display="none")).add_class("dk-progress")
+        named = ("File", "Read", "Size", "Bytes read", "Kind", "Ranks", "Why not, or what else")
+        columns = [{"label": name, "number": name in ("Size", "Bytes read")} for name in named]
+        self.files = Table(columns=columns, find="Find by name, kind or note")
         paste = w.VBox([self.text, w.HBox([self.open_text, self.upload]).add_class("dk-line")]).add_class("dk-stack")
         more = w.Accordion([paste], titles=("Paste text, or upload a small file",))
         path = w.HBox([self.path, self.open_path]).add_class("dk-line")
         ways = w.GridBox([field("A bundled sample", self.sample), field("A file or folder on this machine", path)])
         ways.add_class("dk-evidence")
-        super().__init__([ways, more, self.progress, self.status])
+        super().__init__([ways, more, self.progress, self.status, self.files])
         self.add_class("dk").add_class("dk-stack")
 
         self._showing = False
@@ -46,9 +56,13 @@ class EvidenceView(w.VBox):
         self.path.on_msg(self._on_enter)
         self.open_text.on_click(lambda _: self._open_text())
         self.upload.observe(lambda _: self._open_upload(), "value")
+        self.stop.on_click(lambda _: self.state.stop())
         state.on("evidence", self._show)
         state.on("notice", self._show)
+        state.on("reading", self._show_reading)
         self._show()
+        self._show_files()
+        state.on("evidence", self._show_files)
 
     def _open_sample(self, change: Any) -> None:
         if change.new and not self._showing:
@@ -79,21 +93,51 @@ class EvidenceView(w.VBox):
         self._open(text=text, label=", ".join(file["name"] for file in files))
 
     def _open(self, *paths: str, **given: Any) -> None:
-        self.progress.value, self.progress.layout.display = 0, ""
         try:
-            self.state.open(*paths, on_progress=self._progress, **given)
+            self.state.open(*paths, wait=False, **given)
         except DiagKitError as error:
             self.say(str(error), error=True)
-        finally:
-            self.progress.layout.display = "none"
 
-    def _progress(self, name: str, done: int, total: int) -> None:
-        self.progress.value = done / total if total else 1
-        self.say(f"Reading {name}: {format_bytes(done)} of {format_bytes(total)}")
+    def _show_reading(self) -> None:
+        """The bar, once there was something to wait for; the line, read aloud, only says that it began and ended."""
+        reading, shown = self.state.reading, self.progress.layout.display == ""
+        if reading is None:
+            self.progress.layout.display = "none"
+            if self.state.problem:
+                self.say(self.state.problem, error=True)
+            elif shown:
+                self._show()
+            return
+        seconds = monotonic() - reading.since
+        if seconds < BAR_AFTER_SECONDS:
+            return
+        done, total = min(reading.done, reading.total), reading.total
+        self.bar.value = render(
+            "progress.html", percent=100 * done // total if total else 0, done=done, total=total, path=reading.path,
+            speed=format_bytes(done / seconds), stopping=reading.stopping,
+        )  # fmt: skip
+        self.stop.disabled = reading.stopping
+        if not shown:
+            self.progress.layout.display = ""
+            self.say("Reading; what was open before stays until this is read." if self.state.diagnosis else "Reading.")
+
+    def _show_files(self) -> None:
+        diagnosis = self.state.diagnosis
+        files = files_in_order(diagnosis.files) if diagnosis else []
+        self.files.layout.display = "" if files else "none"
+        with self.files.hold_sync():
+            self.files.title = files_text(files)
+            self.files.tones = [TONES.get(status_of(file), "") for file in files]
+            self.files.rows = [
+                [clean(file.path, PATH_LIMIT), status_of(file), [format_bytes(file.size_bytes), file.size_bytes],
+                 [format_bytes(file.read_bytes), file.read_bytes], file.kind,
+                 [ranges(file.ranks), min(file.ranks, default=-1)], clean("; ".join(file.notes), PATH_LIMIT)]
+                for file in files
+            ]  # fmt: skip
 
     def _show(self) -> None:
         if self.state.diagnosis is None:
-            self.say("Nothing is open yet.")
+            self.say("Reading." if self.state.reading else "Nothing is open yet.")
             return
         self._show_sample()
         read = self.state.diagnosis.coverage

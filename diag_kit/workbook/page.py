@@ -34,25 +34,28 @@ class Workbook(w.VBox):
 
 
 def workbook(run: str | Path | None = None) -> Workbook:
-    """A workbook on ``run`` (a file or folder), or with nothing open.
+    """A workbook on ``run`` (a file or folder), or with nothing open; read to its end before this returns.
 
     A run that can't be read is said in one line in the evidence view; the rest of the page works.
     """
-    return _open((str(run),) if run is not None else ())
+    return _open((str(run),) if run is not None else (), WorkbookState(), wait=True)
 
 
 def open_workbook() -> Workbook:
-    """The workbook on the run that the launcher was given, or on a bundled sample."""
+    """The workbook on the run that the launcher was given, or on a bundled sample.
+
+    A large run is read beside a bar: the cell ends at once, and the page fills when it is read. A notebook that runs
+    without a person says ``book.state.wait()``.
+    """
     state = WorkbookState()
-    return _open(state.start_on(), state)
+    return _open(state.start_on(), state, wait=False)
 
 
-def _open(paths: tuple[str, ...], state: WorkbookState | None = None) -> Workbook:
-    state = state or WorkbookState()
+def _open(paths: tuple[str, ...], state: WorkbookState, *, wait: bool) -> Workbook:
     problem = ""
     try:
         if paths:
-            state.open(*paths)
+            state.open(*paths, wait=wait)
     except DiagKitError as error:
         problem = str(error)
     book = Workbook(state)

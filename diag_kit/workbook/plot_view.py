@@ -37,7 +37,10 @@ def kit() -> Kit:
 
 
 class PlotView(anywidget.AnyWidget):
-    """One plot. ``draw`` sets it; ``alt`` says in words what it shows, for a reader who can't see it."""
+    """One plot. ``draw`` sets it; ``alt`` says in words what it shows, for a reader who can't see it.
+
+    A click on a point that has ``customdata`` arrives as a message ``{chosen: customdata}``.
+    """
 
     _esm = STATIC / "plot_view.js"
 

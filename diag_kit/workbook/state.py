@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..checklist import Checklist
 from ..diagnosis import diagnose
-from ..errors import DiagKitError, StateError
+from ..errors import DiagKitError, StateError, StopReading
 from ..findings import Diagnosis
 from ..history import History
 from ..memory.settings import Settings, from_run
@@ -77,8 +79,63 @@ class AtRest:
         self._waiting = None
 
 
+OnProgress = Callable[[str, int, int], None]
+QUICK_BYTES, QUICK_FILES = 8 << 20, 200
+"""Evidence up to here is read before a cell ends; more is read in a thread, beside a bar."""
+LOOK_SECONDS = 0.15
+
+
+class Reading:
+    """One reading of evidence, in a thread of its own.
+
+    Attributes:
+        path, done, total: as last reported: the file that is read, bytes read, bytes of all files.
+        since: when it began, on the monotonic clock.
+        stopping: set to True it ends at the next report, and what was read is judged.
+        diagnosis, error: what came of it once ``thread`` has ended, one of the two.
+    """
+
+    def __init__(self, read: Callable[[OnProgress], Diagnosis]) -> None:
+        self.path, self.done, self.total, self.since, self.stopping = "", 0, 0, monotonic(), False
+        self.diagnosis: Diagnosis | None = None
+        self.error = ""
+        self._read = read
+        self.thread = Thread(target=self._run, name="diag-kit reading", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.diagnosis = self._read(self._report)
+        except StopReading:
+            self.error = "reading was stopped before there was anything to judge"
+        except DiagKitError as error:
+            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 (a thread's error would reach nobody)
+            self.error = f"reading failed ({type(error).__name__}: {str(error)[:200]}); point at fewer files"
+
+    def _report(self, path: str, done: int, total: int) -> None:
+        self.path, self.done, self.total = path, done, total
+        if self.stopping:
+            raise StopReading("stopped by a person")
+
+
+def is_large(paths: Sequence[Path]) -> bool:
+    """Whether reading may take longer than a cell should; looks at no more files than it takes to tell."""
+    size = count = 0
+    for root in paths:
+        for path in (root,) if root.is_file() else root.rglob("*"):
+            try:
+                size, count = size + path.stat().st_size, count + 1
+            except OSError:  # whoever reads it says so
+                continue
+            if size > QUICK_BYTES or count > QUICK_FILES:
+                return True
+    return False
+
+
 class WorkbookState:
-    """One page's state. ``on`` listens to ``evidence``, ``what_if``, ``explored``, ``checklist`` or ``notice``.
+    """One page's state. ``on`` listens to ``evidence``, ``reading``, ``what_if``, ``explored``, ``checklist`` or
+    ``notice``.
 
     Attributes:
         diagnosis: of the evidence now open; None before any is.
@@ -90,6 +147,7 @@ class WorkbookState:
         capacity_note: what was taken off the card's capacity, in words; empty where nothing was.
         compared: where the evidence and the prediction for ``logged`` part, a line each.
         explored: what-ifs that a person kept, for the report.
+        reading: what is being read in a thread; None while nothing is. ``problem``: why the last one came to nothing.
         notice: what could not be kept or read back, in one line; empty where all is well.
     """
 
@@ -102,7 +160,9 @@ class WorkbookState:
             self.notice = str(error)
         self.diagnosis: Diagnosis | None = None
         self.evidence: tuple[str, ...] = ()
-        self.label, self.start_name = "", "the run as logged"
+        self.label, self.start_name, self.problem = "", "the run as logged", ""
+        self.reading: Reading | None = None
+        self._wanted: tuple[Sequence[Path], str] = (), ""
         self.logged = self.settings = assumed_settings({"capacity_bytes": ASSUMED_CAPACITY_BYTES})
         self.origins: dict[str, str] = {}
         self.capacity_note, self.compared = "", tuple[Line, ...]()
@@ -125,15 +185,67 @@ class WorkbookState:
         *paths: str | Path,
         text: str | None = None,
         label: str = "",
-        on_progress: Callable[[str, int, int], None] | None = None,
+        wait: bool = True,
     ) -> None:
         """Diagnose evidence and show it. Where it can't be read, what was open stays.
+
+        Without ``wait``, large evidence is read in a thread and shown when that ends, on the loop that runs now; a
+        reading that was under way is dropped for it. Without a loop this waits.
 
         Raises:
             DiagKitError: in one line, what can't be used and what to do.
         """
         resolved = [places.start_folder() / Path(p).expanduser() for p in paths]
-        diagnosis = diagnose(*resolved, text=text, on_progress=on_progress)
+        try:
+            loop = None if wait or text is not None or not is_large(resolved) else asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is None:
+            self._show(diagnose(*resolved, text=text), resolved, label)
+            self._tell("reading")
+            return
+        self._drop()
+        self._wanted = resolved, label
+        self.reading = Reading(lambda report: diagnose(*resolved, on_progress=report))
+        self._look(loop, self.reading)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, reading: Reading) -> None:
+        """Show how far a reading is, and what came of it."""
+        if reading is not self.reading:
+            return
+        if reading.thread.is_alive():
+            self._tell("reading")
+            loop.call_later(LOOK_SECONDS, self._look, loop, reading)
+        else:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until what is being read is read, and show it; for a notebook that runs without a person."""
+        if (reading := self.reading) is None:
+            return
+        reading.thread.join()
+        self.reading, self.problem = None, reading.error
+        try:
+            if reading.diagnosis:
+                self._show(reading.diagnosis, *self._wanted)
+        except DiagKitError as error:
+            self.problem = str(error)
+        self._tell("reading")
+
+    def stop(self) -> None:
+        """End the reading early: what was read is judged."""
+        if self.reading:
+            self.reading.stopping = True
+            self._tell("reading")
+
+    def _drop(self) -> None:
+        """End the reading, and whatever comes of it is not shown."""
+        if self.reading:
+            self.reading.stopping = True
+        self.reading, self.problem = None, ""
+
+    def _show(self, diagnosis: Diagnosis, resolved: Sequence[Path], label: str) -> None:
+        self._drop()
         self.save_now()
         self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
         self.label = label or ", ".join(p.name for p in resolved)

@@ -31,7 +31,7 @@ async function render({ model, el }) {
   box.setAttribute("role", "img");
   el.appendChild(box);
 
-  let drawing = false, again = false;
+  let drawing = false, again = false, clickable = false;
   const draw = async () => {
     again = drawing;
     if (drawing) return;
@@ -42,6 +42,8 @@ async function render({ model, el }) {
       box.style.height = `${model.get("height")}px`;
       box.setAttribute("aria-label", model.get("alt"));
       await Plotly.react(box, spec.data, themed(spec.layout), { displayModeBar: false, responsive: false });
+      if (!clickable) box.on("plotly_click", ({ points: [point] }) => point?.customdata !== undefined && model.send({ chosen: point.customdata }));
+      clickable = true;
     } while (again);
     drawing = false;
   };
