@@ -19,6 +19,7 @@ from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
 from .fixes import Shown, framework, once, ordered
+from .lists import ROLES, files_in_order, files_text, ranges, status_of, timed, timeline_rows, timeline_text
 from .words import (
     STATES,
     VERDICTS,
@@ -37,6 +38,8 @@ from .words import (
 LINE_LIMIT = 1200
 CONTEXT_LIMIT = 400
 COMMAND_WIDTH = 42
+MAX_ROWS = 60
+"""Moments and files that the page lists of each; what it leaves out it counts."""
 FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Hugging Face Trainer", "deepspeed": "DeepSpeed",
               "megatron": "Megatron-LM", "inference": "inference server"}  # fmt: skip
 
@@ -71,6 +74,7 @@ def build(
         "initiating": _initiating(diagnosis),
         "collateral": [{"rank": value_text(one.rank), "what": clean(one.what, LINE_LIMIT),
                         "evidence": _evidence(one.source)} for one in diagnosis.collateral],
+        "timeline": _timeline(diagnosis),
         "findings": [one for one in findings if one["verdict"] != "ruled-out"],
         "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
         "what_if": _what_if(what_if) if what_if else None,
@@ -80,6 +84,7 @@ def build(
                      for name, (value, source) in diagnosis.settings.items()],
         "coverage": coverage_text(diagnosis.coverage),
         "notes": [clean(str(note), CONTEXT_LIMIT) for note in diagnosis.coverage.get("notes") or ()],
+        "files": _files(diagnosis),
         "versions": list(made_with().items()) if versions else [],
     }  # fmt: skip
 
@@ -107,6 +112,31 @@ def _initiating(diagnosis: Diagnosis) -> str:
     if diagnosis.initiating_rank is None:
         return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
     return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
+
+
+def _timeline(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """The moments with their places on an axis of time in percent; the rank that failed first is never cut."""
+    rows, first = timeline_rows(diagnosis), diagnosis.initiating_rank
+    if not rows:
+        return None
+    stamps = [time for row in rows for time in (row.began, row.time) if time is not None] if timed(rows) else []
+    scale = 100 / (max(stamps) - min(stamps)) if stamps else 0
+    own = [i for i, row in enumerate(rows) if row.role == "originator" and row.rank in (first, None)]
+    shown = sorted([*own[:MAX_ROWS], *(i for i in range(len(rows)) if i not in own)][:MAX_ROWS])
+    listed = [{"role": row.role, "word": ROLES[row.role], "who": row.who, "when": row.when, "what": row.what,
+               "evidence": _evidence(row.source), "start": None if row.time is None or not stamps else
+               f"{scale * ((row.began or row.time) - min(stamps)):.2f}",
+               "wait": f"{scale * ((row.time or 0) - (row.began or row.time or 0)):.2f}"}
+              for row in map(rows.__getitem__, shown)]  # fmt: skip
+    return {"text": timeline_text(rows, first), "rows": listed, "drawn": bool(stamps), "more": len(rows) - len(listed)}
+
+
+def _files(diagnosis: Diagnosis) -> dict[str, Any]:
+    files = files_in_order(diagnosis.files)
+    rows = [{"path": clean(one.path, CONTEXT_LIMIT), "status": status_of(one), "size": format_bytes(one.size_bytes),
+             "read": format_bytes(one.read_bytes), "kind": clean(one.kind), "ranks": ranges(one.ranks),
+             "note": clean("; ".join(one.notes), CONTEXT_LIMIT)} for one in files[:MAX_ROWS]]  # fmt: skip
+    return {"text": files_text(files), "rows": rows, "more": len(files) - len(rows)}
 
 
 def _figure_name(name: str) -> str:
