@@ -164,17 +164,39 @@ def test_uploads_are_read_and_large_ones_refused(book: Workbook) -> None:
     assert "too much to upload" in book.evidence.status.value
 
 
-def test_progress_is_shown_and_ends(book: Workbook, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a large file is read, the line and the bar say how far; afterwards the bar is gone."""
-    seen = []
-    monkeypatch.setattr(book.state, "open", lambda *paths, on_progress, **more: (on_progress("big.log", 1 << 29, 1 << 30), seen.append(
-        (book.evidence.progress.value, book.evidence.progress.layout.display, book.evidence.status.value))))  # fmt: skip
-    book.evidence.path.value = str(run)
-    book.evidence.open_path.click()
-    ((value, display, status),) = seen
-    assert (value, display) == (0.5, "")
-    assert "Reading big.log" in status
-    assert book.evidence.progress.layout.display == "none"
+def test_small_evidence_shows_no_bar(book: Workbook, run: Path) -> None:
+    """What is read at once flashes no bar, even where a loop runs, and is there when the click returns."""
+    told: list[str] = []
+    book.evidence.progress.layout.observe(lambda change: told.append(change.new), "display")
+
+    async def click() -> None:
+        book.evidence.path.value = str(run / "train.log")
+        book.evidence.open_path.click()
+
+    asyncio.run(click())
+    assert book.state.evidence == (str(run / "train.log"),)
+    assert "" not in told
+
+
+def test_files_are_listed_with_what_was_not_read_first(book: Workbook, run: Path) -> None:
+    """Each file with how much of it was read and why not all; a file that was not read leads, in its own colour."""
+    (run / "snapshot.pickle").write_bytes(b"\x80\x04" + bytes(range(256)) * 8)
+    (run / "<b>.log").write_text("step 1\n")
+    book.state.open(run)
+    files = book.evidence.files
+    assert files.title == "5 files: 1 not read, 4 read whole"
+    assert files.rows[0][:2] == ["snapshot.pickle", "not read"]
+    assert "not opened" in files.rows[0][-1]
+    assert files.tones == ["dk-bad", "", "", "", ""]
+    assert "<b>.log" in [row[0] for row in files.rows]  # the table sets text, never markup
+    assert book.evidence.files.layout.display == ""
+    assert workbook().evidence.files.layout.display == "none"
+
+
+def test_no_view_of_rows_writes_markup() -> None:
+    """The scripts that show a log's text never parse it as HTML."""
+    source = (places.STATIC / "table.js").read_text(encoding="utf-8")
+    assert not [word for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write") if word in source]
 
 
 def test_log_text_is_escaped() -> None:
