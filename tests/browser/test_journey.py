@@ -24,7 +24,7 @@ NAMELESS = """() => [...document.querySelectorAll(".dk :is(input, select, textar
 
 def labels(page: Page, plot: int) -> str:
     """The text of a plot's own annotations, as they stand in the drawing."""
-    return " ".join(page.locator(".dk-plot").nth(plot).locator(".annotation-text").all_text_contents())
+    return " ".join(page.locator(".dk-what-if .dk-plot").nth(plot).locator(".annotation-text").all_text_contents())
 
 
 def test_from_evidence_to_report(page: Page, lab: Lab) -> None:
@@ -47,7 +47,7 @@ def test_from_evidence_to_report(page: Page, lab: Lab) -> None:
     page.keyboard.press("ArrowLeft")
     expect(slider).not_to_have_attribute("aria-valuetext", before)
     tokens = slider.get_attribute("aria-valuetext")
-    expect(page.locator(".dk-plot").nth(1).locator(".annotation-text", has_text=tokens)).to_be_visible()
+    expect(page.locator(".dk-what-if .dk-plot").nth(1).locator(".annotation-text", has_text=tokens)).to_be_visible()
     expect(page.locator(".dk-figure", has_text="Peak against sequence length").first).to_contain_text(f"At {tokens}")
 
     page.get_by_label("Your name").fill("Ada")
@@ -63,7 +63,7 @@ def test_from_evidence_to_report(page: Page, lab: Lab) -> None:
     def all_is_there() -> None:
         expect(status).to_contain_text("Open: activation-spike")
         expect(page.get_by_role("slider", name="Sequence length")).to_have_attribute("aria-valuetext", tokens)
-        expect(page.locator(".dk-plot").nth(1).locator(".annotation-text", has_text=tokens)).to_be_visible()
+        expect(page.locator(".dk-what-if .dk-plot").nth(1).locator(".annotation-text", has_text=tokens)).to_be_visible()
         marked = page.locator("fieldset.dk-item", has_text=action.strip("✓"))
         expect(marked.get_by_label("confirmed")).to_be_checked()
         expect(marked.get_by_label("Note on")).to_have_value("seen on two nodes")
@@ -127,7 +127,7 @@ def test_page_fits_and_follows_the_theme(page: Page, lab: Lab) -> None:
     from playwright.sync_api import expect
 
     lab.open(page)
-    expect(page.locator(".dk-plot .main-svg").first).to_be_visible()
+    expect(page.locator(".dk-what-if .dk-plot .main-svg").first).to_be_visible()
     expect(page.locator(".dk-board fieldset").first).to_be_visible()
     assert page.evaluate(NAMELESS) == []
     for width in (1440, 1000, 700):
@@ -135,7 +135,7 @@ def test_page_fits_and_follows_the_theme(page: Page, lab: Lab) -> None:
         page.wait_for_function(f"() => !({WIDER_THAN_PAGE})().length")
     expect(page.locator(".jp-CodeCell .jp-InputArea-editor").first).to_be_hidden()
 
-    ink = "() => getComputedStyle(document.querySelector('.dk-plot .ytitle')).fill"
+    ink = "() => getComputedStyle(document.querySelector('.dk-what-if .dk-plot .ytitle')).fill"
     light = page.evaluate(ink)
     page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function(f"(light) => ({ink})() !== light", arg=light)
