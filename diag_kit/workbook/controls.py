@@ -6,6 +6,9 @@ Native inputs, so that a keyboard and a screen reader work: ipywidgets' sliders 
 from __future__ import annotations
 
 import html
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import anywidget
 import ipywidgets as w
@@ -67,20 +70,31 @@ class Board(anywidget.AnyWidget):
 class Table(anywidget.AnyWidget):
     """A folded table that is sorted, filtered and paged in the browser: thousands of rows cost what fifty do.
 
-    columns: ``[{label, number}]``. rows: lists of cells, each a text or ``[text, what to sort by]``. tones: for each
-    row the class of its second cell, or nothing. details: for each row ``[heading, [[line, here], ...]]``; the
-    ``chosen`` row's stand above the table, and a row's last cell chooses it. find: label of the filter, empty for none.
+    columns: ``[{label, number}]``. find: label of the filter. chosen: index of the row whose lines stand above the
+    table; a row's last cell chooses it. ``fill`` sets the rest.
     """
 
     _esm = STATIC / "table.js"
 
     title = t.Unicode("").tag(sync=True)
     columns = t.List().tag(sync=True)
-    rows = t.List().tag(sync=True)
-    tones = t.List().tag(sync=True)
-    details = t.List().tag(sync=True)
+    body = t.Unicode('{"rows":[],"tones":[],"details":[]}').tag(sync=True)
     chosen = t.Int(-1).tag(sync=True)
     find = t.Unicode("").tag(sync=True)
+
+    def fill(self, title: str, rows: list[Any], *, tones: Sequence[str] = (), details: Sequence[Any] = ()) -> None:
+        """Show other rows, none of them chosen; as one text, which costs a fraction of nested traits.
+
+        Args:
+            title: what the table holds, on its fold.
+            rows: lists of cells, each a text or ``[text, what to sort by]``.
+            tones: for each row the class of its second cell, or nothing.
+            details: for each row ``[heading, [[line, here], ...]]``.
+        """
+        self.rows, self.tones, self.details = rows, tones, details
+        with self.hold_sync():
+            self.title, self.chosen = title, -1
+            self.body = json.dumps({"rows": rows, "tones": tones, "details": details}, separators=(",", ":"))
 
 
 class Download(anywidget.AnyWidget):

@@ -125,15 +125,13 @@ class EvidenceView(w.VBox):
         diagnosis = self.state.diagnosis
         files = files_in_order(diagnosis.files) if diagnosis else []
         self.files.layout.display = "" if files else "none"
-        with self.files.hold_sync():
-            self.files.title = files_text(files)
-            self.files.tones = [TONES.get(status_of(file), "") for file in files]
-            self.files.rows = [
-                [clean(file.path, PATH_LIMIT), status_of(file), [format_bytes(file.size_bytes), file.size_bytes],
-                 [format_bytes(file.read_bytes), file.read_bytes], file.kind,
-                 [ranges(file.ranks), min(file.ranks, default=-1)], clean("; ".join(file.notes), PATH_LIMIT)]
-                for file in files
-            ]  # fmt: skip
+        rows = [
+            [clean(file.path, PATH_LIMIT), status_of(file), [format_bytes(file.size_bytes), file.size_bytes],
+             [format_bytes(file.read_bytes), file.read_bytes], file.kind,
+             [ranges(file.ranks), min(file.ranks, default=-1)], clean("; ".join(file.notes), PATH_LIMIT)]
+            for file in files
+        ]  # fmt: skip
+        self.files.fill(files_text(files), rows, tones=[TONES.get(status_of(file), "") for file in files])
 
     def _show(self) -> None:
         if self.state.diagnosis is None:

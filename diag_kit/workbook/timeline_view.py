@@ -154,7 +154,7 @@ class TimelineView(w.VBox):
         self.figure: Figure | None = None
 
     def _choose(self, _plot: Any, message: Mapping[str, Any], _buffers: Any) -> None:
-        if message.get("chosen") in range(len(self.table.rows)):
+        if self.figure and message.get("chosen") in range(len(self.table.rows)):
             self.table.chosen = message["chosen"]
 
     def show(self, diagnosis: Diagnosis | None) -> None:
@@ -168,13 +168,10 @@ class TimelineView(w.VBox):
         self.plot.height = 120 + LANE_PIXELS * len(lanes_of(rows, first))
         self.plot.draw(self.figure.spec, f"{self.figure.title}. {self.figure.text}")
         self.words.value = render("words.html", text=f"{self.figure.text} {HOW}")
-        with self.table.hold_sync():
-            self.table.title = f"The same as a table: {len(rows):,} lines"
-            self.table.rows = [[[row.when, row.time if row.time is not None else -1],
-                                [row.who, -1 if row.rank is None else row.rank], ROLES[row.role], row.what,
-                                clean(str(row.source), LINE_LIMIT)] for row in rows]  # fmt: skip
-            self.table.details = [_lines(row) for row in rows]
-            self.table.chosen = -1
+        cells = [[[row.when, row.time if row.time is not None else -1],
+                  [row.who, -1 if row.rank is None else row.rank], ROLES[row.role], row.what,
+                  clean(str(row.source), LINE_LIMIT)] for row in rows]  # fmt: skip
+        self.table.fill(f"The same as a table: {len(rows):,} lines", cells, details=[_lines(row) for row in rows])
 
 
 def _lines(row: Row) -> list[Any]:

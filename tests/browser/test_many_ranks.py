@@ -74,6 +74,7 @@ def test_a_run_of_many_ranks(slow_kernel: None, lab: Lab, page: Page) -> None:
     row.first.get_by_role("button").focus()
     page.keyboard.press("Enter")
     expect(lines.locator("mark")).to_contain_text("Watchdog")
+    expect(row.first.get_by_role("button")).to_be_focused()
 
     files = page.locator(".dk-table", has_text="11 files")
     files.get_by_text("11 files: 11 read whole").click()

@@ -29,34 +29,41 @@ function render({ model, el }) {
   const fold = make("details", "", title, tools, make("div", "dk-scroll", table), more);
   el.append(lines, fold);
 
-  let sorted = -1, down = false, shown = PAGE;
+  let data = JSON.parse(model.get("body")), sorted = -1, down = false, shown = PAGE;
   const choose = (index) => {
     model.set("chosen", index);
     model.save_changes();
     lines.scrollIntoView({ block: "nearest" });
   };
   const wanted = () => {
-    const rows = model.get("rows"), words = find.value.trim().toLowerCase();
+    const rows = data.rows, words = find.value.trim().toLowerCase();
     const order = rows.map((_, i) => i).filter((i) => !words || rows[i].some((cell) => String(textOf(cell)).toLowerCase().includes(words)));
     if (sorted >= 0) order.sort((a, b) => (down ? -1 : 1) * compare(keyOf(rows[a][sorted]), keyOf(rows[b][sorted])) || a - b);
     return order;
   };
   const row = (index) => {
-    const cells = model.get("rows")[index], columns = model.get("columns"), tone = model.get("tones")[index];
+    const cells = data.rows[index], columns = model.get("columns"), tone = data.tones[index];
     const tr = make("tr", "", ...cells.map((cell, i) => make("td", `${columns[i].number ? "dk-number" : ""} ${i === 1 && tone ? tone : ""}`.trim(), String(textOf(cell)))));
-    if (!model.get("details").length) return tr;
+    if (!data.details.length) return tr;
     const button = Object.assign(make("button", "dk-link", tr.lastChild.textContent), { type: "button" });
-    button.setAttribute("aria-pressed", index === model.get("chosen"));
     button.title = "Show these lines";
     tr.lastChild.replaceChildren(button);
     tr.classList.add("dk-choosable");
-    tr.classList.toggle("dk-chosen", index === model.get("chosen"));
+    tr.dataset.index = index;
     tr.addEventListener("click", () => choose(index));
     return tr;
   };
+  const press = () => {
+    for (const tr of body.querySelectorAll(".dk-choosable")) {
+      const chosen = Number(tr.dataset.index) === model.get("chosen");
+      tr.classList.toggle("dk-chosen", chosen);
+      tr.querySelector("button").setAttribute("aria-pressed", chosen);
+    }
+  };
   const fill = () => {
-    const order = wanted(), all = model.get("rows").length;
+    const order = wanted(), all = data.rows.length;
     body.replaceChildren(...order.slice(0, shown).map(row));
+    press();
     const left = order.length - shown;
     more.hidden = left <= 0;
     more.textContent = `Show ${Math.min(PAGE, left).toLocaleString("en")} more of ${left.toLocaleString("en")}`;
@@ -66,13 +73,14 @@ function render({ model, el }) {
     tools.hidden = !model.get("find") || all < 8;
   };
   const point = () => {
-    const [heading, near] = model.get("details")[model.get("chosen")] ?? [];
+    const [heading, near] = data.details[model.get("chosen")] ?? [];
     lines.hidden = heading === undefined;
     if (heading === undefined) return;
     const marked = near.map(([text, here]) => make(here ? "mark" : "span", "", `${text}\n`));
     lines.replaceChildren(make("p", "dk-small", heading), make("pre", "dk-around", ...marked));
   };
   const build = () => {
+    data = JSON.parse(model.get("body"));
     title.textContent = model.get("title");
     label.textContent = model.get("find");
     [sorted, down, shown, find.value] = [-1, false, PAGE, ""];
@@ -98,9 +106,9 @@ function render({ model, el }) {
     fill();
     body.children[before]?.querySelector("button")?.focus();
   });
-  const events = "change:rows change:details change:title";
+  const events = "change:body change:title";
   const rebuild = () => { clearTimeout(rebuild.waits); rebuild.waits = setTimeout(build); };
-  const rechoose = () => { fill(); point(); };
+  const rechoose = () => { press(); point(); };
   model.on(events, rebuild);
   model.on("change:chosen", rechoose);
   build();
