@@ -153,6 +153,30 @@ def test_the_rest_of_a_card_may_be_siblings(sign):
     assert "other-process" not in claimed(log(said, frame="backward", before=[sign]), "confirmed")
 
 
+@pytest.mark.parametrize(
+    ("prefix", "alone"), [("", None), ("[rank0]: ", None), ("[rank1]: ", False), ("[rank6]: ", False)]
+)
+def test_a_rank_above_zero_has_others_beside_it(prefix, alone):
+    """A line of rank 6 shows that there are seven, though none of the others is in the evidence; rank 0 shows nothing."""
+    said = GENERATIONS["1.9"](64 * MIB, CARDS[1], 3 * GIB, 30 * MIB, 3 * GIB + 200 * MIB)
+    text = log(said, prefix=prefix, frame="backward")
+    assert figures_of(load_run(text=text)).values.get("single_process") is alone
+    assert ("other-process" in claimed(text, "confirmed")) is (alone is None)
+
+
+@pytest.mark.parametrize("prefix", ["[rank0]: ", "[rank1]: "])
+def test_a_listed_process_may_be_a_sibling(prefix):
+    """In a job of ranks whose number is open, a process that the message lists is not known to be a stranger."""
+    text = (
+        f"{prefix}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of "
+        "79.15 GiB of which 0.50 GiB is free. Process 4121 has 39.10 GiB memory in use. Including non-PyTorch memory, "
+        "this process has 39.20 GiB memory in use. Of the allocated memory 38.00 GiB is allocated by PyTorch, and "
+        "200.00 MiB is reserved by PyTorch but unallocated."
+    )
+    assert figures_of(load_run(text=text)).values.get("others_are_strangers") is not True
+    assert "other-process" not in claimed(text, "confirmed")
+
+
 @pytest.mark.parametrize("allocated", [12 * GIB, 30 * GIB])
 def test_memory_that_the_driver_lends_is_not_another_process(allocated):
     """More allocated than the card has, and 2^64 bytes in use, are Windows' shared memory and its placeholder."""
@@ -255,6 +279,22 @@ def test_a_small_request_on_a_full_card_does_not_convict_its_frame(frame, share)
     total = CARDS[2]
     said = GENERATIONS["2.6"](int(total * share), total, total - 2 * GIB, 10 * MIB, total - GIB)
     assert not claimed(log(said, frame=frame), "confirmed")
+
+
+@pytest.mark.parametrize(
+    ("code", "confirmed"),
+    [
+        ("attn = (q @ k.transpose(-2, -1)) * self.scale", True),
+        ("scores = torch.matmul(query, key.transpose(2, 3))", True),
+        ("sim = torch.matmul(features, bank.t())", False),
+        ("scores = embeddings @ gallery.T", False),
+    ],
+)
+def test_a_product_of_other_things_is_no_attention(code, confirmed):
+    """Similarity to a bank or a gallery is a large product too: attention is confirmed only by its own names."""
+    said = GENERATIONS["2.6"](int(CARDS[1] * 0.7), CARDS[1], 6 * GIB, 15 * GIB, 7 * GIB)
+    text = "\n".join(["Traceback (most recent call last):", '  File "m.py", line 7, in forward', f"    {code}", said])
+    assert ("attention-quadratic" in claimed(text, "confirmed")) is confirmed
 
 
 # --- 7: caught, and not caught

@@ -27,33 +27,31 @@ _CHANCE, _CHANCE_IN_FRAME = 0.05, 0.2
 """Largest chance of a coincidence at which a tensor is claimed: from its size alone, or where a frame names it too."""
 _ROUND_VALUES = 16  # numbers m x 2**k with odd m < 16 between half and twice of any size
 _SIZES = re.compile(SIZE)
-_TENSORS: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
-    # kind, widths in bytes, dimensions; preference and contrastive training run two sequences for each sample
-    *(
-        (kind, widths, (*rows, *dimensions))
-        for rows in (("batch",), ("sequences each", "batch"))
-        for kind, widths, dimensions in (
-            ("logits", (2, 4), ("length", "vocabulary")),
-            ("logits", (2, 4), ("length less one", "vocabulary")),
-            ("attention-scores", (2, 4), ("heads", "length", "length")),
-            ("attention-mask", (1, 2, 4, 8), ("length", "length")),
-            ("activations", (2, 4), ("length", "hidden")),
-            ("activations", (2, 4), ("length", "feed-forward")),
-            ("activations", (2, 4), ("length", "gate and up")),
-            ("activations", (2, 4), ("length", "queries, keys and values")),
-        )
-    ),
-    ("kv-cache", (2, 4), ("batch", "length", "keys")),
-    ("kv-cache", (2, 4), ("batch", "length", "keys and values", "layers")),
-    ("weights", (2, 4), ("vocabulary", "hidden")),
-    ("weights", (2, 4), ("feed-forward", "hidden")),
-    ("weights", (2, 4), ("gate and up", "hidden")),
-    ("weights", (2, 4), ("queries", "hidden")),
-    ("parameters", (2, 4), ("parameters of one layer",)),
-    ("parameters", (2, 4), ("parameters",)),
-    ("parameters", (2, 4), ("parameters of one rank",)),
-    ("bucket", (2, 4), ("elements of DeepSpeed's default bucket",)),
+_OF_BATCH = (
+    ("logits", "length | vocabulary"),
+    ("logits", "length less one | vocabulary"),
+    ("attention-scores", "heads | length | length"),
+    ("attention-mask", "length | length"),
+    ("activations", "length | hidden"),
+    ("activations", "length | feed-forward"),
+    ("activations", "length | gate and up"),
+    ("activations", "length | queries, keys and values"),
 )
+_OF_MODEL = (
+    ("kv-cache", "batch | length | keys"),
+    ("kv-cache", "batch | length | keys and values | layers"),
+    ("weights", "vocabulary | hidden"),
+    ("weights", "feed-forward | hidden"),
+    ("weights", "gate and up | hidden"),
+    ("weights", "queries | hidden"),
+    ("parameters", "parameters of one layer"),
+    ("parameters", "parameters"),
+    ("parameters", "parameters of one rank"),
+    ("bucket", "elements of DeepSpeed's default bucket"),
+)
+# Preference and contrastive training runs two sequences for each sample.
+_TENSORS = [(k, f"{rows} | {d}") for rows in ("batch", "sequences each | batch") for k, d in _OF_BATCH] + [*_OF_MODEL]
+_WIDTHS = {"attention-mask": (1, 2, 4, 8)}
 _OF_OPERATION = {
     "attention-scores": ("attention-scores",),
     "attention-mask": ("attention-mask",),
@@ -79,13 +77,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a request's size says.
-
-    Attributes:
-        matches: candidates equal to the request as printed, those of the failing operation alone where they fit.
-        tried: sizes compared.
-        chance: that one of them is equal by coincidence.
-        claimed: the kind of tensor that it was; None where chance or a second kind explains it as well.
+    """What a request's size says: the candidates that print as it does (those of the failing operation alone where they
+    fit), how many sizes were tried, the chance that one is equal by coincidence, and the kind of tensor that it was;
+    None where chance or a second kind explains it as well.
     """
 
     matches: tuple[Candidate, ...]
@@ -146,9 +140,9 @@ def decode(
         return None
     near = {one.size_bytes for one in tried if request_bytes / 2 <= one.size_bytes <= 2 * request_bytes}
     by_chance = len(near) * (high - low + segment) / (request_bytes * math.log(4))
-    if _round(fitting[0].size_bytes):
+    if any(_round(one.size_bytes) for one in fitting):
         by_chance = max(by_chance, sum(map(_round, near)) / _ROUND_VALUES)
-    chance = 1 - math.exp(-by_chance)
+    chance = -math.expm1(-by_chance)
     kinds = {one.tensor for one in fitting}
     sure = len(kinds) == 1 and chance <= (_CHANCE_IN_FRAME if own else _CHANCE)
     fitting.sort(key=lambda one: (abs(one.size_bytes - request_bytes), one.shape))
@@ -162,13 +156,11 @@ def implied(request_bytes: int, settings: Mapping[str, Any], operation: str | No
     'about 19,820 tokens at 4 bytes, or 39,640 at 2'
     """
     known = _dimensions(settings)
-    row = {"logits": known["vocabulary"], "loss": known["vocabulary"]}.get(operation or "", 0)
-    square = known["batch"] * known["heads"] if operation == "attention-scores" else 0
-    if row:
+    if operation in ("logits", "loss") and (row := known["vocabulary"]):
         single, half = (request_bytes // (row * width) for width in (4, 2))
         return f"about {single:,} tokens at 4 bytes, or {half:,} at 2"
-    if square:
-        single, half = (math.isqrt(request_bytes // (square * width)) for width in (4, 2))
+    if operation == "attention-scores" and (rows := known["batch"] * known["heads"]):
+        single, half = (math.isqrt(request_bytes // (rows * width)) for width in (4, 2))
         return f"a length of about {single:,} at 4 bytes, or {half:,} at 2"
     return None
 
@@ -188,8 +180,7 @@ def _dimensions(settings: Mapping[str, Any]) -> dict[str, int]:
     model = settings.get("model")
     model = model if isinstance(model, Mapping) else {}
     hidden, heads, ffn = (_count(model.get(name)) for name in ("hidden", "heads", "ffn"))
-    total = _count(settings.get("n_params"))
-    length, world = _count(settings.get("seq_len")), _count(settings.get("world_size"))
+    length, world, total = (_count(settings.get(name)) for name in ("seq_len", "world_size", "n_params"))
     head = _count(model.get("head_dim")) or (hidden // heads if heads else 0)
     queries, keys = heads * head, (_count(model.get("kv_heads")) or heads) * head
     layer = 2 * hidden * (queries + keys) + (3 if model.get("gated_ffn") else 2) * hidden * ffn + 2 * hidden
@@ -219,8 +210,10 @@ def _candidates(settings: Mapping[str, Any]) -> list[Candidate]:
     """Every tensor whose dimensions the settings state, at each width that its kind is kept in."""
     known = _dimensions(settings)
     found = []
-    for tensor, widths, names in _TENSORS:
+    for tensor, dimensions in _TENSORS:
+        names = dimensions.split(" | ")
         if elements := math.prod(known[name] for name in names):
             shape = " × ".join(f"{name} {known[name]:,}" for name in names)
+            widths = _WIDTHS.get(tensor, (2, 4))
             found += [Candidate(tensor, f"{shape} × {w} byte{'s' * (w > 1)}", elements * w) for w in widths]
     return found

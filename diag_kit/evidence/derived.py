@@ -59,7 +59,7 @@ def figures_of(run: Run) -> Figures:
         family=found.family,
         ranks_seen=len(found.ranks) or None,
         ranks_failed_alike=found.alike if len(found.ranks) > 1 else None,
-        single_process=_single_process(run, kinds, len(found.ranks)),
+        single_process=_single_process(run),
         recovered=any(e.role != "advisory" for e in found.survived),
         advisory=any(e.role == "advisory" for e in found.survived),
     )
@@ -92,12 +92,20 @@ def figures_of(run: Run) -> Figures:
     return figures
 
 
-def _single_process(run: Run, kinds: set[str], ranks: int) -> bool | None:
-    """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
+def _processes(run: Run) -> int:
+    """How many processes the job had, at least: a rank above 0 has others beside it, whether they are seen or not."""
+    several = any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
+    return max(_world(run) or 1, 2 if several else 1, *(rank + 1 for rank in run.ranks), 1)
+
+
+def _world(run: Run) -> int | None:
     world = run.settings.get("world_size")
-    if ranks > 1 or (world and world.value > 1) or any(kind.startswith(("nccl.", "launcher.")) for kind in kinds):
-        return False
-    return True if world and world.value == 1 else None
+    return world.value if world and isinstance(world.value, int) else None
+
+
+def _single_process(run: Run) -> bool | None:
+    """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
+    return False if _processes(run) > 1 else True if _world(run) == 1 else None
 
 
 def _of_event(figures: Figures, run: Run, event: Event) -> None:
@@ -185,10 +193,10 @@ def _strangers(run: Run, event: Event) -> bool | None:
     known = {e.pid for e in run.events if e.pid is not None}
     if not listed or listed & known:
         return False if listed else None
-    world = run.settings.get("world_size")
-    ranks = max(len(run.ranks), world.value if world and isinstance(world.value, int) else 0)
-    several = ranks > 1 or any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
-    return True if not several or len(known) >= max(ranks, 2) else None
+    if run.ranks and _world(run) is None and len(known) < 2:
+        return None  # a rank's line says that there may be others; how many is open
+    processes = _processes(run)
+    return True if processes == 1 or len(known) >= processes else None
 
 
 def _consistent(

@@ -148,3 +148,10 @@ def test_settings_of_any_form_raise_nothing(settings, asked):
     """Settings come from files that anybody may have written."""
     decode(asked, settings, text="9" * 5000 + " GiB" * 5000, operation="loss")
     implied(max(asked, 1), settings, "attention-scores")
+
+
+@pytest.mark.parametrize("size", [3 * 2900 * 152064 * 4 << shift for shift in range(0, 40, 8)])
+def test_words_are_there_for_every_match(size):
+    """However small the chance, it is said in words; an exact match of many bytes divides by nothing."""
+    settings = {"micro_batch": size // (2900 * 152064 * 4), "seq_len": 2900, "vocab": 152064}
+    assert "1 in" in decode(size, settings, text=f"{size} bytes", operation="logits").words
