@@ -19,7 +19,8 @@ from typing import Any
 
 from . import restart
 from .errors import EvidenceError, SettingsError
-from .evidence.derived import Figures, decode_request, figures_of
+from .evidence.decode import decode, implied
+from .evidence.derived import Figures, figures_of
 from .evidence.facts import Source
 from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
@@ -113,9 +114,23 @@ def _memory_settings(settings: Mapping[str, Any]) -> Any:
 
 
 def _decode(figures: Figures, settings: Mapping[str, Any]) -> None:
-    asked = figures.values.get("request_bytes")
-    if asked and (decoded := decode_request(asked, settings)):
-        figures.put(figures.sources.get("request_bytes"), size_matches=decoded[0], size_shape=decoded[1])
+    """The tensor that the failed request was, where its size and the settings tell."""
+    values, event = figures.values, figures.origin.event
+    asked, operation = values.get("request_bytes"), values.get("operation")
+    if not asked or event is None or "size_matches" in values:
+        return
+    decoded = decode(asked, settings, text=event.message, operation=operation)
+    claimed = decoded.claimed if decoded else None
+    model, total = settings.get("model"), values.get("total_bytes")
+    layers = model.get("n_layers") if isinstance(model, Mapping) and settings.get("checkpointing") != "full" else None
+    figures.put(
+        figures.sources.get("request_bytes"),
+        size_matches=claimed,
+        size_shape=decoded.words if decoded and claimed else None,
+        size_candidates=decoded.words if decoded and not claimed else None,
+        size_implied=implied(asked, settings, operation) if claimed is None else None,
+        size_in_layers_share=layers * asked / total if claimed and total and isinstance(layers, int) else None,
+    )
 
 
 # --- findings -------------------------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ def parse_size(text: str, *, decimal: bool = False) -> int | None:
     return round(size) if math.isfinite(size) else None
 
 
-def format_bytes(n: float | None) -> str:
-    """A size for a screen, in binary units with three significant figures or two decimals.
+def format_bytes(n: float | None, decimals: int = 0) -> str:
+    """A size for a screen, in binary units with three significant figures or two decimals, or with more if asked.
 
     >>> format_bytes(6957847020), format_bytes(65536), format_bytes(-3 * 1024**3), format_bytes(None)
     ('6.48 GiB', '64 KiB', '−3.00 GiB', 'unknown')
@@ -50,8 +50,25 @@ def format_bytes(n: float | None) -> str:
     for unit, scale in (("TiB", TIB * 10), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size >= scale:
             value = size / (TIB if unit == "TiB" else scale)
-            return f"{sign}{value:.2f} {unit}" if unit in ("GiB", "TiB") else f"{sign}{value:.0f} {unit}"
+            return f"{sign}{value:.{max(decimals, 2 if unit in ('GiB', 'TiB') else 0)}f} {unit}"
     return f"{sign}{size:.0f} B"
+
+
+def decimals_for(*sums: tuple[float, ...]) -> int:
+    """The decimals with which sums look right once they are rounded: in each, the last is the sum of the others.
+
+    Of sums over several units, whose rounding nobody adds up in the head, none is asked for.
+
+    >>> [format_bytes(n, decimals_for((10.4 * MIB, 61.4 * MIB, 71.8 * MIB))) for n in (10.4 * MIB, 71.8 * MIB)]
+    ['10.4 MiB', '71.8 MiB']
+    """
+
+    def looks_right(sizes: tuple[float, ...], decimals: int) -> bool:
+        shown = [format_bytes(n, decimals).split() for n in sizes]
+        *parts, whole = (round(float(number.replace("−", "-")) * 1000) for number, _ in shown)
+        return len({unit for _, unit in shown}) > 1 or sum(parts) == whole
+
+    return next((d for d in range(4) if all(looks_right(one, d) for one in sums)), 3)
 
 
 def gib(n: float) -> float:

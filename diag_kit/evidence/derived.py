@@ -6,11 +6,12 @@ read nothing else. A figure that the evidence does not give is absent: not seen 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..units import GIB, MIB, format_bytes
+from ..units import GIB, MIB
 from . import origin, series
 from .facts import Event, MemoryPoint, Setting, Source
 from .frames import Place, place
@@ -18,6 +19,11 @@ from .run import Run
 
 _PHASE_OF_KIND = {"dataloader": "data", "nccl": "comm", "fsdp": "checkpoint", "vllm": "load"}
 _NEAR_LINES = 200
+_SCORES_NODE = re.compile(
+    r"\bnode [\w/.-]{0,200}/(?:Batch)?(?:MatMul|Softmax|[Ee]insum)\w{0,20}"
+    r"|\[Op:(?:Batch)?(?:MatMul|Softmax|Einsum)\w{0,20}"
+)
+"""TensorFlow's name of a node, or of an operation run eagerly, that multiplies matrices or normalises scores."""
 _CONTEXT_BYTES = 2 * GIB
 """What a CUDA context, its kernels and library workspaces may hold outside the allocator, generously."""
 
@@ -53,7 +59,7 @@ def figures_of(run: Run) -> Figures:
         family=found.family,
         ranks_seen=len(found.ranks) or None,
         ranks_failed_alike=found.alike if len(found.ranks) > 1 else None,
-        single_process=_single_process(run, kinds, len(found.ranks)),
+        single_process=_single_process(run),
         recovered=any(e.role != "advisory" for e in found.survived),
         advisory=any(e.role == "advisory" for e in found.survived),
     )
@@ -86,12 +92,20 @@ def figures_of(run: Run) -> Figures:
     return figures
 
 
-def _single_process(run: Run, kinds: set[str], ranks: int) -> bool | None:
-    """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
+def _processes(run: Run) -> int:
+    """How many processes the job had, at least: a rank above 0 has others beside it, whether they are seen or not."""
+    several = any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
+    return max(_world(run) or 1, 2 if several else 1, *(rank + 1 for rank in run.ranks), 1)
+
+
+def _world(run: Run) -> int | None:
     world = run.settings.get("world_size")
-    if ranks > 1 or (world and world.value > 1) or any(kind.startswith(("nccl.", "launcher.")) for kind in kinds):
-        return False
-    return True if world and world.value == 1 else None
+    return world.value if world and isinstance(world.value, int) else None
+
+
+def _single_process(run: Run) -> bool | None:
+    """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
+    return False if _processes(run) > 1 else True if _world(run) == 1 else None
 
 
 def _of_event(figures: Figures, run: Run, event: Event) -> None:
@@ -179,10 +193,10 @@ def _strangers(run: Run, event: Event) -> bool | None:
     known = {e.pid for e in run.events if e.pid is not None}
     if not listed or listed & known:
         return False if listed else None
-    world = run.settings.get("world_size")
-    ranks = max(len(run.ranks), world.value if world and isinstance(world.value, int) else 0)
-    several = ranks > 1 or any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
-    return True if not several or len(known) >= max(ranks, 2) else None
+    if run.ranks and _world(run) is None and len(known) < 2:
+        return None  # a rank's line says that there may be others; how many is open
+    processes = _processes(run)
+    return True if processes == 1 or len(known) >= processes else None
 
 
 def _consistent(
@@ -245,9 +259,13 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
         )
     operation = figures.place.operation
     shape = event.figures.get("tensor_shape") or []
-    if operation is None and len(shape) >= 3 and shape[-1] == shape[-2] >= 256:
-        # A square matrix for each head and sequence: no other common tensor of a model looks like this.
+    square = operation is None and len(shape) >= 4 and shape[-1] == shape[-2] >= 256
+    said = (event.message, *event.source.context) if square else ()
+    # A square for each head is a matrix of scores only where a product or a softmax made it: images are square as well.
+    if made := next(filter(None, map(_SCORES_NODE.search, said)), None):
         operation, phase = "attention-scores", "forward" if phase == "unknown" else phase
+        stated = f"the message states {' × '.join(map(str, shape))}, made by {made[0].strip('[')[-80:]}"
+        figures.put(event.source, size_matches=operation, size_shape=stated)
     figures.put(
         source,
         phase=phase,
@@ -312,29 +330,3 @@ def _of_lengths(figures: Figures, points: tuple[MemoryPoint, ...]) -> None:
 
 def _rise(points: tuple[MemoryPoint, ...]) -> int:
     return max(0, points[-1].value_bytes - points[0].value_bytes)
-
-
-def decode_request(request_bytes: int, settings: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(tensor, shape in words) where the failed request has the size of a tensor that the run's settings imply.
-
-    Tried: attention scores B x heads x S x S and logits B x S x V, at 2 and 4 bytes. Only the stated batch and length
-    are tried, so that a match means something. Equal within 0.7 per mille (two printed decimals), or the allocator's 2
-    MiB.
-    """
-    batch, length, model = settings.get("micro_batch"), settings.get("seq_len"), settings.get("model") or {}
-    heads, vocab = model.get("heads"), model.get("vocab")
-    shapes: list[tuple[str, str, int]] = []
-    if batch and length and heads:
-        shapes.append(
-            ("attention-scores", f"batch {batch} × {heads} heads × {length}²", batch * heads * length * length)
-        )
-    if batch and length and vocab:
-        shapes += [
-            ("logits", f"batch {batch} × {tokens} tokens × vocabulary {vocab}", batch * tokens * vocab)
-            for tokens in (length, length - 1)
-        ]
-    for name, words, elements in shapes:
-        for width in (2, 4):
-            if abs(elements * width - request_bytes) <= max(2 * MIB, request_bytes * 0.0007):
-                return name, f"{words} × {width} bytes = {format_bytes(elements * width)}"
-    return None

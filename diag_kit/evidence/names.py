@@ -53,6 +53,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "world_size": ("world_size", "num_processes", "nproc_per_node", "num_gpus", "dist_world_size"),
     "num_workers": ("workers_per_gpu", "num_workers", "dataloader_num_workers"),
     "learning_rate": ("learning_rate", "lr"),
+    "vocab": ("vocab_size", "padded_vocab_size", "n_vocab"),
     "gradient_dtype": ("gradient_accumulation_dtype", "grad_accum_dtype", "reduce_dtype"),
     "eval_accumulation_steps": ("eval_accumulation_steps",),
     "eval_batch": ("per_device_eval_batch_size", "eval_batch_size"),
@@ -68,6 +69,7 @@ _INTEGERS = {
     "num_workers",
     "eval_accumulation_steps",
     "eval_batch",
+    "vocab",
 }
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _PRECISION = {

@@ -36,7 +36,8 @@ KNOWN_FIGURES = frozenset((
     # the rest
     "free_margin_bytes", "sizes_consistent", "others_are_strangers",
     "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
-    "size_matches", "size_shape", "recovered", "advisory",
+    "size_matches", "size_shape", "size_candidates", "size_implied",
+    "size_in_layers_share", "recovered", "advisory",
 ))  # fmt: skip
 """Names that a condition may use, besides ``setting.<name>`` for a setting of the run."""
 

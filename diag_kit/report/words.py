@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..evidence.facts import Source
 from ..findings import Diagnosis, Failure
-from ..units import format_bytes
+from ..units import decimals_for, format_bytes
 
 FAMILIES = {
     "gpu-oom": "GPU out of memory",
@@ -155,16 +155,18 @@ def arithmetic(diagnosis: Diagnosis) -> str:
     asked, total, free, cached = (figures.get(f"{name}_bytes") for name in ("request", "total", "free", "cached"))
     if asked is None:
         return ""
-    text = f"asked {format_bytes(asked)}" + ("" if total is None else f" of {format_bytes(total)}")
+    there = (free or 0) + (cached or 0)
+    digits = decimals_for((free or 0, cached or 0, there), (there, asked - there, asked)) if free is not None else 0
+    text = f"asked {format_bytes(asked, digits)}" + ("" if total is None else f" of {format_bytes(total)}")
     if free is not None:
-        text += f"; free {format_bytes(free)}"
+        text += f"; free {format_bytes(free, digits)}"
     if free is not None and cached is not None:
-        text += f" + cached {format_bytes(cached)} = {format_bytes(free + cached)}"
-    judgement = _judgement(figures, asked, free, cached)
+        text += f" + cached {format_bytes(cached, digits)} = {format_bytes(there, digits)}"
+    judgement = _judgement(figures, asked, free, cached, digits)
     return f"{text}: {judgement}" if judgement else text
 
 
-def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached: int | None) -> str:
+def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached: int | None, digits: int) -> str:
     if figures.get("request_exceeds_capacity"):
         return "more than the whole device"
     if free is None:
@@ -172,7 +174,7 @@ def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached:
     if asked <= free:
         return "free memory alone would have held it"
     if cached is None or asked > free + cached:
-        return f"{format_bytes(asked - free - (cached or 0))} short"
+        return f"{format_bytes(asked - free - (cached or 0), digits)} short"
     return "together enough, but not in one piece"
 
 

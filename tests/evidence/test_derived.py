@@ -2,7 +2,7 @@
 
 import pytest
 
-from diag_kit.evidence.derived import decode_request, figures_of
+from diag_kit.evidence.derived import figures_of
 from diag_kit.evidence.run import load_run
 
 GIB = 1 << 30
@@ -98,16 +98,6 @@ def test_unknown_stays_absent():
         not {"request_bytes", "free_bytes", "unaccounted_bytes", "request_fits_free", "single_process", "first_steps"}
         & got.keys()
     )
-
-
-def test_a_request_decodes_into_a_shape_only_where_it_fits():
-    """Scores of the stated batch, heads and length give exactly the request; one token more does not."""
-    settings = {"micro_batch": 4, "seq_len": 8192, "model": {"heads": 32, "vocab": 32000}}
-    name, words = decode_request(4 * 32 * 8192 * 8192 * 2, settings)
-    assert name == "attention-scores" and "4 × 32 heads × 8192²" in words and "16.00 GiB" in words
-    assert decode_request(4 * 8191 * 32000 * 4, settings)[0] == "logits"
-    assert decode_request(4 * 32 * 8300 * 8300 * 2, settings) is None
-    assert decode_request(1 << 30, {}) is None
 
 
 @pytest.mark.parametrize(
