@@ -125,6 +125,7 @@ class MemoryPoint(Fact):
         step, micro_step: as logged; None where the line does not say.
         series: name of the column or grammar that the point belongs to.
         seq_len: sequence length in force at this point, where the line or the lines above say.
+        label: the moment in the writer's own words, where it has no step ("after creating fp16 partitions").
     """
 
     metric: str
@@ -134,6 +135,42 @@ class MemoryPoint(Fact):
     series: str = ""
     relative: bool = False
     seq_len: int | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory(Fact):
+    """What a tool (nvidia-smi, rocm-smi, a framework at start) says of one device, or of one process on it.
+
+    Attributes:
+        device: index as the tool counts, which ``CUDA_VISIBLE_DEVICES`` may have renumbered for the run.
+        used_bytes, total_bytes, free_bytes: of the device; with ``pid``, ``used_bytes`` is of that process.
+        pid, process: whose memory it is; None where it is the device's own sum.
+    """
+
+    device: int | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    pid: int | None = None
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory(Fact):
+    """Memory of a host, or what bounds it.
+
+    Attributes:
+        of: ``host``, ``swap``, ``shm`` (/dev/shm), ``job`` (a scheduler's, container's or control group's).
+        total_bytes: what there is; of a job, its limit.
+        used_bytes: in use; of a job, the most it used.
+        available_bytes: what a new process could get.
+    """
+
+    of: str = "host"
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    available_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ WEAK_KINDS = frozenset(
         "python.exception",
         "wrapper.no-batch-fits",
         "container.oom-kill",
+        "tf.device-refused",
+        "xpu.driver-oom",
     }
 )
 _OUTSIDE = frozenset(

@@ -28,7 +28,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 _OTHER = re.compile(rf"Process\s+(\d{{1,15}})\s+has\s+({SIZE})\s+memory\s+in\s+use")
 _FREE_OF = re.compile(rf"({SIZE})\s+free\s+of\s+([\d.]+)")
-_DEVICE = re.compile(r"\bGPU\s+(\d{1,15})\b")
+_DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MLU|MUSA)\s+(\d{1,15})\b")
 _SENTINEL_BYTES = 1 << 53
 """A size at or above this is a placeholder for "unknown" (``17179869184.00 GiB`` is 2**64 - 1), not memory."""
 

@@ -45,10 +45,21 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         "in total by PyTorch)",
         ["xpu.oom"],
     ),
-    "other_frameworks": (
+    "tensorflow_oom": (
         "ResourceExhaustedError: OOM when allocating tensor with shape[8,16,1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
         ["tf.oom"],
     ),
+    "jax_oom": ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", ["jax.oom"]),
+    "paddle_oom": (
+        "Out of memory error on GPU 0. Cannot allocate 25.002197MB memory on GPU 0, available memory is only 15.187500MB.",
+        ["paddle.oom"],
+    ),
+    "onnxruntime_oom": ("bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 8589934592", ["ort.alloc"]),
+    "vllm": ("ValueError: No available memory for the cache blocks. Try increasing it.", ["vllm.no-cache-blocks"]),
+    "cuda_programs": ("[TRT] Requested amount of GPU memory (8589934592 bytes) could not be allocated.", ["tensorrt.oom"]),
+    "cpu_oom": ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.", ["cpu-allocator.oom"]),
+    "kernel_oom": ("Out of memory: Killed process 4242 (python3) total-vm:18kB, anon-rss:12kB, file-rss:1kB", ["kernel.oom-kill"]),
+    "scheduler_oom": ("slurmstepd: error: Detected 1 oom_kill event in StepId=608.0.", ["slurm.oom-kill"]),
     "memory_lines": (
         "step: 20  loss:  6.11  grad_norm:  1.2  memory: 44.12GiB(46.40%)  tps: 5,120",
         ["MemoryPoint", "Progress"],

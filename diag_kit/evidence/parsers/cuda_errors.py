@@ -3,7 +3,8 @@
 * THC, torch <= 0.4: ``THCudaCheck FAIL file=... line=58 error=2 : out of memory`` and
   ``RuntimeError: cuda runtime error (2) : out of memory at .../THCStorage.cu:58``. Code 2 is memory; 59 and 77 are not.
 * ``RuntimeError: CUDA error: out of memory``: context creation, pinned host memory, NCCL, or an asynchronous report.
-* cuBLAS and cuDNN: ``CUBLAS_STATUS_ALLOC_FAILED``, ``CUDNN_STATUS_NOT_INITIALIZED``, ``CUDNN_STATUS_ALLOC_FAILED``,
+  ``HIP error: out of memory``, ``CUDA driver error: ...`` and ``Triton Error [CUDA]: out of memory`` are the same.
+* cuBLAS and cuDNN: ``CUBLAS_STATUS_ALLOC_FAILED``, ``CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate``, ``CUDNN_STATUS_NOT_INITIALIZED``, ``CUDNN_STATUS_ALLOC_FAILED``,
   ``Unable to find a valid cuDNN algorithm to run convolution``: often a full card, but also a broken or mismatched
   installation, so these events never decide alone.
 * thrust and cub: ``MemoryError: std::bad_alloc: cudaErrorMemoryAllocation: out of memory``: the GPU, in spite of the
@@ -27,13 +28,22 @@ LITERALS = (
     "valid cuDNN algorithm",
     "FWD algo",
     "cudaErrorMemoryAllocation",
+    "hipErrorOutOfMemory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
 )
 
 _KINDS = (
     ("thc.oom", re.compile(r"cuda runtime error \(2\)|THCudaCheck FAIL .*error=2 ")),
     ("thrust.oom", re.compile(r"std::bad_alloc: .*(?:cudaErrorMemoryAllocation|out of memory)")),
-    ("cuda.error-oom", re.compile(r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")),
-    ("cublas.alloc-failed", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED")),
+    (
+        "cuda.error-oom",
+        re.compile(
+            r"(?:CUDA|HIP)(?: driver)? error: out of memory|Error \[(?:CUDA|HIP)\]: out of memory|cudaErrorMemoryAllocation|"
+            # TensorFlow's lines of the last name state sizes and have a format of their own.
+            r"hipErrorOutOfMemory|(?<!from device: )(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY"
+        ),
+    ),
+    ("cublas.alloc-failed", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling .?cublasCreate")),
     (
         "cudnn.failed",
         re.compile(

@@ -83,8 +83,8 @@ _KINDS = (
 )
 _PLAIN = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt))\b(?::\s?(?P<text>.*))?$")
 _MEMORY = re.compile(
-    r"out of memory|OutOfMemory|OOM|MemoryError|ResourceExhausted|RESOURCE_EXHAUSTED|would exceed allowed memory|CUBLAS_STATUS|CUDNN_STATUS"
-    r"|cuDNN algorithm|DataLoader worker|allocate|cache blocks|batch size found|DistBackendError|ncclRemoteError|ChildFailedError|TorchScript interpreter"
+    r"[Oo]ut of memory|_OUT_OF_|Invalid buffer size|</torch_|allocate shared|bad_alloc|OutOfMemory|OOM|MemoryError|ResourceExhausted|RESOURCE_EXHAUSTED|would exceed allowed memory|CUBLAS_STATUS|CUDNN_STATUS"
+    r"|cuDNN algorithm|DataLoader worker|allocate|cache blocks|KV cache|desired GPU memory|mem-fraction-static|batch size found|DistBackendError|ncclRemoteError|ChildFailedError|TorchScript interpreter"
     r"|Timeout|ncclUnhandled"
 )
 

@@ -10,7 +10,9 @@ Who writes it: ``c10/cuda/CUDACachingAllocator.cpp`` through ``torch.cuda.OutOfM
 * 2.1       ``GPU 0 has a total capacty of 21.99 GiB of which 6.47 GiB is free. Process 43 has 15.51 GiB memory in use.
   Of the allocated memory 13.89 GiB is allocated by PyTorch, and 1.31 GiB is reserved by PyTorch but unallocated.``
 * 2.2 on    the same with "capacity", "Including non-PyTorch memory, this process has ... memory in use", private pools.
-* bare      ``CUDA out of memory.`` alone, a truncated message, or a re-raise that has lost its numbers.
+* Ascend    ``NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; ...; 50.11 GiB current active; ...)`` as in 1.10.
+* bare      ``CUDA out of memory.`` alone, a truncated message, or a re-raise that has lost its numbers. ComfyUI and
+  others shorten it to ``Allocation on device``.
 
 The message may be wrapped over several lines by a terminal, a box or a reporter. A NUL byte may stand where the
 device's number should. The advice about fragmentation is always printed and says nothing.
@@ -35,7 +37,7 @@ from ..torch_sizes import sizes
 LITERALS = ("out of memory", "OutOfMemoryError", "Tried to allocate")
 
 _START = re.compile(
-    r"(?P<who>CUDA|HIP|NPU) out of memory|(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU)|"
+    r"(?P<who>CUDA|HIP|NPU) out of memory(?! (?:errors?|exceptions?|issues?|problems?|handl\w*|occur\w*)\b)|(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *(?=\S)(?!CUDA|HIP|XPU|NPU|Allocation on device (?:\d{1,9} )?would)|"
     r"(?<![\w.])(?:torch\.(?:cuda\.)?)?OutOfMemoryError: *$"
 )
 _MENTION = re.compile(r"\s*(?:#(?! ?run)|//|> |\* |- (?!INFO|ERROR|WARN)|[\w./-]+\.\w{1,5}:\d{1,7}:)")
@@ -43,7 +45,13 @@ _CODE = re.compile(r"\braise \w+\(|match=|\bprint\(|\bin str\(|\bassert\b")
 _JSON_MESSAGE = re.compile(
     r'"(?:msg|message|error|exception|exc_info|traceback|log|stderr|text_payload)"\s*:\s*"[^"]*$', re.I
 )
-_SURVIVED = re.compile(r"skipping (?:this )?batch|retry(?:ing)? with|reducing (?:the )?batch size", re.I)
+_SURVIVED = re.compile(
+    r"skipping (?:this )?batch|retry(?:ing)? with|reducing (?:the )?batch size|reducing to batch|recover from OOM|, using CPU\b"
+    r"|due to CUDA OOM",
+    re.I,
+)
+_HANDLED = "out of memory with exception"
+"""fairseq's handler prints the message, a table for each device, and then whether it goes on."""
 _STOP = re.compile(
     r"^\s*(?:Traceback|During handling|The above exception|File \"|\[?\d{4}-\d\d-\d\d|\[?(?:INFO|DEBUG|WARNING|ERROR)\b)|it/s\]|s/it\]|out of memory",
 )
@@ -62,6 +70,15 @@ def _quoted(text: str, at: int) -> bool:
     return inside and not _JSON_MESSAGE.search(before)
 
 
+def _survived(window: Window, index: int) -> bool:
+    """Whether the code around says that it goes on; an attempt that a traceback follows has failed."""
+    reach = 120 if _HANDLED in window.lines[index].text else 3
+    for at, line in enumerate(window.lines[index : index + reach], index):
+        if _SURVIVED.search(line.text):
+            return not any(below.text.startswith("Traceback") for below in window.lines[at + 1 : at + 6])
+    return False
+
+
 def parse(window: Window) -> Iterator[Event]:
     """Events ``torch.oom`` (with sizes) and ``torch.oom-bare``; ``hip.oom`` and ``npu.oom`` for the twins."""
     seen_to = -1
@@ -76,8 +93,7 @@ def parse(window: Window) -> Iterator[Event]:
         figures, device, processes = sizes(message)
         if figures and len(message) > len(line.text):
             seen_to = index + 1 if "Tried to allocate" in message else index
-        after = " ".join(line.text for line in window.lines[index : index + 3])
-        role = "recovered" if _SURVIVED.search(after) else "originator"
+        role = "recovered" if _survived(window, index) else "originator"
         if _quoted(line.text, found.start()):
             role = "advisory"
         who = (found["who"] or "CUDA").lower()

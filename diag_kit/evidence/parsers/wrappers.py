@@ -2,7 +2,10 @@
 
 * ``Attempting to copy inputs of <function ...> to CPU due to CUDA OOM`` (detectron2), ``WARNING: ran out of memory ...
   skipping batch`` and ``attempting to recover from OOM in forward/backward pass`` (fairseq): recovered.
-* ``The caller indicates that this is not a failure`` (TensorFlow's BFC allocator): advisory.
+* ``Batch size 64 failed, trying batch size 32`` (Lightning's finder), ``CUDA out of memory with batch=16. Reducing to
+  batch=8`` and ``CUDA out of memory in TaskAlignedAssigner, using CPU`` (Ultralytics): recovered.
+* ``Sequential pipeline ran out of memory. Please consider choosing a smaller module`` (llm-compressor), ``OOM during
+  optimization, irrecoverable`` (fairseq): the end, in other words.
 * ``UserWarning: Failed to clone() tensor with name X. ... Error: CUDA out of memory.`` (FSDP): the process lives on,
   the checkpoint that it writes is broken.
 * ``No executable batch size found, reached zero.`` (accelerate): every batch size ran out.
@@ -23,7 +26,9 @@ LITERALS = (
     "due to CUDA OOM",
     "skipping batch",
     "recover from OOM",
-    "not a failure",
+    "trying batch size",
+    "pipeline ran out of memory",
+    "OOM during optimization",
     "Failed to clone()",
     "No executable batch size",
 )
@@ -36,14 +41,19 @@ _KINDS = (
             r"due to CUDA OOM|out of memory.*skipping batch|skipping batch.*(?:OOM|out of memory)|recover from OOM"
         ),
     ),
-    ("tf.advisory", "advisory", re.compile(r"caller indicates that this is not a failure")),
+    ("wrapper.recovered", "recovered", re.compile(r"Batch size \d{1,9} failed, trying batch size \d")),
+    (
+        "wrapper.gave-up",
+        "originator",
+        re.compile(r"Sequential pipeline ran out of memory|OOM during optimization, irrecoverable"),
+    ),
     ("fsdp.clone-failed", "originator", re.compile(r"Failed to clone\(\) tensor with name .*out of memory")),
     ("wrapper.no-batch-fits", "originator", re.compile(r"No executable batch size found")),
 )
 
 
 def parse(window: Window) -> Iterator[Event]:
-    """Events ``wrapper.recovered``, ``tf.advisory``, ``fsdp.clone-failed``, ``wrapper.no-batch-fits``."""
+    """Events ``wrapper.recovered``, ``wrapper.gave-up``, ``fsdp.clone-failed``, ``wrapper.no-batch-fits``."""
     for index, line in enumerate(window.lines):
         if not any(literal in line.text for literal in LITERALS):
             continue

@@ -1,0 +1,289 @@
+"""Messages in the real grammars, written for these tests, with what must be read of them to the byte; and look-alikes.
+
+``MESSAGES``: (parser, text, kinds of its events in order, figures of the last one). A size is written as printed.
+``HEALTHY``: (parser, text) that the parser must leave alone.
+"""
+
+MESSAGES: list[tuple[str, str, list[str], dict]] = [
+    # --- torch on other devices ---
+    (
+        "torch_oom",
+        "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; 60.97 GiB total capacity; 50.11 GiB already allocated; "
+        "50.11 GiB current active; 1.12 GiB free; 52.00 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory",
+        ["npu.oom"],
+        {"tried_to_allocate_bytes": "2.00 GiB", "total_bytes": "60.97 GiB", "allocated_bytes": "50.11 GiB", "free_bytes": "1.12 GiB",
+         "reserved_bytes": "52.00 GiB", "device": 3},
+    ),
+    (
+        "torch_oom",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 63.98 GiB of which 1.25 GiB is "
+        "free. 10.00 GiB allowed; Of the allocated memory 9.00 GiB is allocated by PyTorch, with 96.00 MiB allocated in private pools (e.g., "
+        "HIP Graphs), and 612.50 MiB is reserved by PyTorch but unallocated.",
+        ["hip.oom"],
+        {"allowed_bytes": "10.00 GiB", "private_pools_bytes": "96.00 MiB", "reserved_unallocated_bytes": "612.50 MiB", "device": 1},
+    ),
+    ("torch_oom", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU ", ["torch.oom"],
+     {"tried_to_allocate_bytes": "2.00 GiB", "total_bytes": None, "device": None}),
+    ("torch_oom", "torch.OutOfMemoryError: Allocation on device ", ["torch.oom-bare"], {}),
+    ("torch_oom", "CUDA out of memory. Tried to allocate more than 1EB memory.", ["torch.oom"],
+     {"requested_at_least_bytes": 1 << 60, "tried_to_allocate_bytes": None}),
+    (
+        "xpu_oom",
+        "RuntimeError: XPU out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.91 GiB. Of the allocated memory 13.00 GiB "
+        "is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated. Please use `empty_cache` to release all unoccupied cached memory.",
+        ["xpu.oom"],
+        {"total_bytes": "15.91 GiB", "allocated_bytes": "13.00 GiB", "reserved_unallocated_bytes": "512.00 MiB", "free_bytes": None, "device": 1},
+    ),
+    (
+        "xpu_oom",
+        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! Tried to allocate 6.85 GiB (GPU  0; 15.56 GiB total "
+        "capacity; 5.67 GiB already allocated; 5.91 GiB reserved in total by PyTorch)",
+        ["xpu.block-limit"],
+        {"tried_to_allocate_bytes": "6.85 GiB", "block_limit_bytes": "4 GiB", "reserved_bytes": "5.91 GiB", "device": 0},
+    ),
+    ("xpu_oom", "RuntimeError: Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", ["xpu.driver-oom"], {}),
+    (
+        "mps_oom",
+        "RuntimeError: MPS backend out of memory (MPS allocated: 15.72 GiB, other allocations: 2.41 MiB, max allowed: 18.13 GiB).\n"
+        "Tried to allocate 5.81 GiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit",
+        ["mps.oom"],
+        {"allocated_bytes": "15.72 GiB", "other_allocations_bytes": "2.41 MiB", "allowed_bytes": "18.13 GiB", "tried_to_allocate_bytes": "5.81 GiB"},
+    ),
+    ("mps_oom", "RuntimeError: Invalid buffer size: 58.00 GB\n[1] done", ["mps.oom"], {"tried_to_allocate_bytes": "58 GiB", "device": "mps"}),
+    (
+        "mps_oom",
+        "RuntimeError: [metal::malloc] Attempting to allocate 28991029248 bytes which is greater than the maximum allowed buffer size of 14000000000 bytes.",
+        ["mps.oom"],
+        {"tried_to_allocate_bytes": 28991029248, "buffer_limit_bytes": 14000000000},
+    ),
+    # --- CUDA without torch's numbers ---
+    ("cuda_errors", "RuntimeError: HIP error: out of memory", ["cuda.error-oom"], {}),
+    ("cuda_errors", "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", ["cublas.alloc-failed"], {}),
+    ("cuda_errors", "THCudaCheck FAIL file=/tmp/a/THCStorage.cu line=58 error=2 : out of memory", ["thc.oom"], {}),
+    (
+        "cuda_programs",
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes (allocated so far: 12,884,901,888 bytes, limit set to: "
+        "17,179,869,184 bytes).",
+        ["cupy.oom"],
+        {"tried_to_allocate_bytes": 8589934592, "allocated_bytes": 12884901888, "allowed_bytes": 17179869184},
+    ),
+    (
+        "cuda_programs",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 1: cudaMalloc failed: out of memory",
+        ["ggml.oom"],
+        {"tried_to_allocate_bytes": "4 GiB", "device": 1},
+    ),
+    ("cuda_programs", "[TRT] [E] Requested amount of GPU memory (8589934592 bytes) could not be allocated.", ["tensorrt.oom"],
+     {"tried_to_allocate_bytes": 8589934592}),
+    # --- TensorFlow ---
+    (
+        "tensorflow_oom",
+        "2023-01-01 10:00:01.1: W tensorflow/core/common_runtime/bfc_allocator.cc:457] Allocator (GPU_0_bfc) ran out of memory trying to allocate 512.00MiB "
+        "(rounded to 536870912)requested by op gradients/x\nStats: \nLimit:                 10907320320\nInUse:                 10845020160\n"
+        "MaxInUse:              10905020160\nNumAllocs:                    5123\nMaxAllocSize:           2831155200\n\n"
+        "W tensorflow/core/framework/op_kernel.cc:1763] OP_REQUIRES failed at transpose_op.cc:184 : Resource exhausted: OOM when allocating tensor with "
+        "shape[8,16,1024,1024] and type float on /job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n"
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: 2 root error(s) found.\n"
+        "  (0) Resource exhausted:  OOM when allocating tensor with shape[8,16,1024,1024] and type float on /job:localhost/replica:0/task:0/device:GPU:1 by "
+        "allocator GPU_1_bfc\n"
+        "  (1) Resource exhausted:  OOM when allocating tensor with shape[8,16,1024,1024] and type float on /job:localhost/replica:0/task:0/device:GPU:1 by "
+        "allocator GPU_1_bfc",
+        ["tf.bfc-refused", "tf.oom"],
+        {"tensor_shape": [8, 16, 1024, 1024], "tensor_dtype": "float32", "tensor_size_bytes": 1 << 29, "allocator_limit_bytes": 10907320320,
+         "allocated_bytes": 10845020160, "max_allocated_bytes": 10905020160, "largest_allocation_bytes": 2831155200, "device": 1},
+    ),
+    ("tensorflow_oom", "ResourceExhaustedError: OOM when allocating tensor of shape [64,512] and type half", ["tf.oom"],
+     {"tensor_shape": [64, 512], "tensor_size_bytes": 65536, "tensor_dtype": "float16"}),
+    ("tensorflow_oom", "ResourceExhaustedError (see above for traceback): OOM when allocating tensor with shape[9216,4096]", ["tf.oom"],
+     {"tensor_shape": [9216, 4096], "tensor_size_bytes": None}),
+    (
+        "tensorflow_oom",
+        "ResourceExhaustedError: OOM when allocating tensor with shape[64,512] and type double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+        ["tf.host-oom"],
+        {"tensor_size_bytes": 262144, "device": None},
+    ),
+    ("tensorflow_oom", "E cuda_driver.cc:806] failed to allocate 7.35G (7889485824 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY", ["tf.device-refused"],
+     {"tried_to_allocate_bytes": 7889485824}),
+    (
+        "tensorflow_oom",
+        "E cuda_driver.cc:893] failed to alloc 4294967296 bytes on host: CUDA_ERROR_OUT_OF_MEMORY\n"
+        "W gpu_host_allocator.h:40] could not allocate pinned host memory of size: 4294967296",
+        ["tf.pinned-host", "tf.pinned-host"],
+        {"tried_to_allocate_bytes": "4 GiB"},
+    ),
+    ("tensorflow_oom", "W Allocation of 1258291200 exceeds 10% of free system memory.", ["tf.host-advisory"], {"tried_to_allocate_bytes": 1258291200}),
+    # --- JAX ---
+    (
+        "jax_oom",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 55715364344 bytes.\nBufferAssignment OOM Debugging.\n"
+        "BufferAssignment stats:\n             parameter allocation:  388.25MiB\n              constant allocation:         4B\n"
+        "        maybe_live_out allocation:   20.50GiB\n     preallocated temp allocation:   31.25GiB\n  preallocated temp fragmentation:      304B (0.00%)\n"
+        "                 total allocation:   51.75GiB\nPeak buffers:\n\tBuffer 1:\n\t\tSize: 10.00GiB\n\t\tXLA Label: fusion\n\t\tShape: f32[8,4096,81920]\n"
+        "\t\t==========================\n\nXlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 55715364344 bytes.",
+        ["jax.oom"],
+        {"tried_to_allocate_bytes": 55715364344, "parameters_allocation_bytes": "388.25 MiB", "output_allocation_bytes": "20.5 GiB",
+         "temporary_allocation_bytes": "31.25 GiB", "needed_bytes": "51.75 GiB", "tensor_shape": [8, 4096, 81920], "tensor_size_bytes": "10 GiB", "device": None},
+    ),
+    (
+        "jax_oom",
+        "RuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 31.06M. That was not possible. There are 58.64M free. Due to fragmentation, the largest "
+        "contiguous region of free memory is 30.56M.; (0x0x0_HBM0)",
+        ["jax.oom"],
+        {"tried_to_allocate_bytes": "31.06 MiB", "free_bytes": "58.64 MiB", "largest_free_block_bytes": "30.56 MiB", "device": "tpu"},
+    ),
+    (
+        "jax_oom",
+        "RuntimeError: RESOURCE_EXHAUSTED: Error loading program: Attempting to reserve 12.04G at the bottom of memory. That was not possible. There are "
+        "11.04G free, 0B reserved, and 11.04G reservable.",
+        ["jax.oom"],
+        {"tried_to_allocate_bytes": "12.04 GiB", "free_bytes": "11.04 GiB"},
+    ),
+    (
+        "jax_oom",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.43G of 15.48G hbm. Exceeded hbm "
+        "capacity by 7.95G.\n\nTotal hbm usage >= 23.95G:\n    reserved        530.00M \n    program          23.43G \n    arguments        0B ",
+        ["jax.oom"],
+        {"needed_bytes": "23.43 GiB", "total_bytes": "15.48 GiB", "exceeded_by_bytes": "7.95 GiB", "program_bytes": "23.43 GiB", "arguments_bytes": 0},
+    ),
+    ("jax_oom", "RuntimeError: Resource exhausted: Out of memory trying to allocate 8589934592 bytes", ["jax.oom"], {"tried_to_allocate_bytes": 8589934592}),
+    ("jax_oom", "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.50GiB (2684354560B) on device ordinal 3", ["jax.oom"],
+     {"tried_to_allocate_bytes": 2684354560, "device": 3}),
+    ("jax_oom", "ValueError: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.", ["jax.oom"], {"tried_to_allocate_bytes": 17179869184}),
+    ("jax_oom", "XlaRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 32.50M of 16.00M vmem. Exceeded vmem capacity by 16.50M.",
+     ["xla.kernel-memory"], {"needed_bytes": "32.5 MiB"}),
+    # --- Paddle, ONNX Runtime, vLLM ---
+    (
+        "paddle_oom",
+        "ResourceExhaustedError: \n\nOut of memory error on GPU 2. Cannot allocate 25.002197MB memory on GPU 2, 7.782776GB memory has been allocated and\n"
+        "available memory is only 15.187500MB.\n\nPlease check whether there is any other process using GPU 2.",
+        ["paddle.oom"],
+        {"tried_to_allocate_bytes": 26216704, "allocated_bytes": "7.782776 GiB", "free_bytes": 15925248, "device": 2},
+    ),
+    ("paddle_oom", "Out of memory error on GPU 0. Cannot allocate 1.500000GB memory on GPU 0, available memory is only 512.000000KB.", ["paddle.oom"],
+     {"tried_to_allocate_bytes": "1.5 GiB", "free_bytes": "512 KiB", "allocated_bytes": None}),
+    (
+        "onnxruntime_oom",
+        "[E:onnxruntime:, sequential_executor.cc:494 ExecuteKernel] Non-zero status code returned while running Conv node. Name:'/up/conv' Status Message: "
+        "/a/bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool) Failed to allocate memory for requested buffer of size 8589934592",
+        ["ort.alloc"],
+        {"tried_to_allocate_bytes": 8589934592, "node": "Conv /up/conv"},
+    ),
+    ("onnxruntime_oom", "bfc_arena.cc:331 Available memory of 1024 is smaller than requested bytes of 4096", ["ort.alloc"],
+     {"free_bytes": 1024, "tried_to_allocate_bytes": 4096}),
+    ("onnxruntime_oom", "onnxruntime::CudaCall CUDA failure 2: out of memory ; GPU=1 ; hostname=a ; expr=cudaMalloc((void**)&p, size);", ["ort.cuda-oom"],
+     {"device": 1}),
+    (
+        "vllm",
+        "INFO model_runner.py:1072] Loading model weights took 14.99 GB\nthe current vLLM instance can use total_gpu_memory (23.65GiB) x "
+        "gpu_memory_utilization (0.90) = 21.28GiB\nAvailable KV cache memory: -1.25 GiB\n# GPU blocks: 0, # CPU blocks: 21845\n"
+        "    raise ValueError(\"No available memory for the cache blocks. \"\n"
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        ["vllm.no-cache-blocks"],
+        {"weights_bytes": "14.99 GiB", "total_bytes": "23.65 GiB", "budget_bytes": "21.28 GiB", "cache_bytes": -1342177280, "gpu_blocks": 0},
+    ),
+    (
+        "vllm",
+        "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available "
+        "KV cache memory (7.41 GiB). Based on the available memory, the estimated maximum model length is 60688.",
+        ["vllm.cache-too-small"],
+        {"needed_bytes": "16 GiB", "cache_bytes": "7.41 GiB", "max_seq_len": 131072},
+    ),
+    (
+        "vllm",
+        "ValueError: Free memory on device cuda:1 (7.41/23.65 GiB) on startup is less than desired GPU memory utilization (0.9, 21.28 GiB).",
+        ["vllm.card-taken"],
+        {"free_bytes": "7.41 GiB", "total_bytes": "23.65 GiB", "budget_bytes": "21.28 GiB", "device": 1},
+    ),
+    # --- wrappers ---
+    ("wrappers", "Batch size 64 failed, trying batch size 32", ["wrapper.recovered"], {}),
+    ("wrappers", "UserWarning: Sequential pipeline ran out of memory. Please consider choosing a smaller module", ["wrapper.gave-up"], {}),
+    # --- the host ---
+    (
+        "cpu_oom",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12",
+        ["cpu-allocator.oom"],
+        {"tried_to_allocate_bytes": 8589934592},
+    ),
+    ("cpu_oom", "data. DefaultCPUAllocator: not enough memory: you tried to allocate 1207959552 bytes. Buy new RAM!", ["cpu-allocator.oom"],
+     {"tried_to_allocate_bytes": 1207959552}),
+    ("cpu_oom", "$ Torch: not enough memory: you tried to allocate 8GB. Buy new RAM! at THGeneral.cpp:201", ["cpu-allocator.oom"],
+     {"tried_to_allocate_bytes": "8 GiB"}),
+    (
+        "cpu_oom",
+        "numpy.core._exceptions.MemoryError: Unable to allocate 113. GiB for an array with shape (1000, 1000) and data type float64",
+        ["numpy.oom"],
+        {"tried_to_allocate_bytes": "113 GiB", "tensor_shape": [1000, 1000], "tensor_dtype": "float64", "tensor_size_bytes": 8000000},
+    ),
+    ("cpu_oom", "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 2.5 PiB for an array with shape (12,) and data type <U10", ["numpy.oom"],
+     {"tried_to_allocate_bytes": 5 << 49, "tensor_dtype": "<U10"}),
+    ("cpu_oom", "MemoryError: Unable to allocate array with shape (10000, 10000) and data type float64", ["numpy.oom"],
+     {"tried_to_allocate_bytes": None, "tensor_size_bytes": 800000000}),
+    ("cpu_oom", "OSError: [Errno 12] Cannot allocate memory", ["os.no-memory"], {}),
+    ("cpu_oom", "RuntimeError: unable to write to file </torch_12_34>", ["shm.exhausted"], {}),
+    (
+        "kernel_oom",
+        "[17.2] python3 invoked oom-killer: gfp_mask=0x100, order=0, oom_score_adj=0\n[17.2] memory: usage 8388608kB, limit 8388608kB, failcnt 1234\n"
+        "[17.2] 33554432 pages RAM\n[17.2] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,oom_memcg=/docker/1,task=python,pid=629,uid=0\n"
+        "[17.2] Memory cgroup out of memory: Killed process 629 (python) total-vm:14119556kB, anon-rss:6538204kB, file-rss:80652kB, shmem-rss:16kB, UID:0",
+        ["cgroup.oom-kill"],
+        {"memory_limit_bytes": "8 GiB", "memory_used_bytes": "8 GiB", "host_total_bytes": "128 GiB", "killed_virtual_bytes": 14119556 << 10,
+         "killed_rss_bytes": 6538204 << 10, "killed_file_bytes": 80652 << 10, "killed_shared_bytes": 16 << 10, "pid": 629},
+    ),
+    (
+        "kernel_oom",
+        "Out of memory: Kill process 10192 (python) score 945 or sacrifice child\nKilled process 10192, UID 1801, (python) total-vm:7804984kB, "
+        "anon-rss:2460052kB, file-rss:284kB",
+        ["kernel.oom-kill"],
+        {"killed_rss_bytes": 2460052 << 10, "pid": 10192},
+    ),
+    ("kernel_oom", "low 0\nhigh 0\nmax 1234\noom 2\noom_kill 1\noom_group_kill 0", ["cgroup.oom-kill"], {"oom_kills": 1}),
+    (
+        "scheduler_oom",
+        "       JobID    JobName     MaxRSS     ReqMem      State ExitCode\n------------ ---------- ---------- ---------- ---------- --------\n"
+        "608.batch         batch  63432100K        64Gn OUT_OF_ME+    0:125",
+        ["slurm.oom-kill"],
+        {"memory_used_bytes": 63432100 << 10, "memory_limit_bytes": "64 GiB"},
+    ),
+    ("scheduler_oom", "JobID|State|MaxRSS|ReqMem\n608.batch|OUT_OF_MEMORY|63432100K|64G", ["slurm.oom-kill"],
+     {"memory_used_bytes": 63432100 << 10, "memory_limit_bytes": "64 GiB"}),
+    (
+        "scheduler_oom",
+        "Job ID: 12345\nState: OUT_OF_MEMORY (exit code 0)\nCores: 4\nMemory Utilized: 63.25 GB\nMemory Efficiency: 98.75% of 64.00 GB",
+        ["slurm.oom-kill", "HostMemory"],
+        {"of": "job", "total_bytes": "64 GiB", "used_bytes": "63.25 GiB"},
+    ),
+    (
+        "scheduler_oom",
+        "    State:          Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n    Limits:\n      memory:          64Gi\n"
+        "      nvidia.com/gpu:  1\n    Requests:\n      memory: 32Gi",
+        ["container.oom-kill"],
+        {"memory_limit_bytes": "64 GiB", "exitcode": -9},
+    ),
+    ("scheduler_oom", '            "OOMKilled": true,\n            "ExitCode": 137,\n            "Memory": 8589934592,', ["container.oom-kill"],
+     {"memory_limit_bytes": "8 GiB", "exitcode": -9}),
+    ("scheduler_oom", "2024-01-01T00:00:00.000000000Z container oom 4f1c (image=a, name=b)", ["container.oom-kill"], {}),
+    ("scheduler_oom", "The node was low on resource: memory. Container train was using 61Gi, request is 32Gi", ["k8s.evicted"], {"memory_used_bytes": "61 GiB"}),
+    ("host_kill", "/var/spool/job001/slurm_script: line 28:  8156 Killed                  python3 main.py", ["exit.sigkill"], {"exitcode": -9}),
+]  # fmt: skip
+
+HEALTHY: list[tuple[str, str]] = [
+    ("torch_oom", "CUDA out of memory errors are retried by this script"),
+    ("jax_oom", "grpc status = StatusCode.RESOURCE_EXHAUSTED details = \"Received message larger than max (10 vs. 4)\""),
+    ("jax_oom", "ResourceExhaustedError: RESOURCE_EXHAUSTED: Quota exceeded for aiplatform.googleapis.com"),
+    ("paddle_oom", "Out of memory error handling is on"),
+    ("onnxruntime_oom", "requested a smaller arena"),
+    ("vllm", '    raise ValueError("No available memory for the cache blocks. "'),
+    ("vllm", "INFO: # GPU blocks: 2048, # CPU blocks: 512"),
+    ("cpu_oom", "OutOfMemoryError: something"),
+    ("cpu_oom", "MemoryError: std::bad_alloc: cudaErrorMemoryAllocation: out of memory"),
+    ("kernel_oom", "Out of memory: Killed process 99 (mysqld) total-vm:1000kB, anon-rss:10kB, file-rss:0kB"),
+    ("kernel_oom", "low 0\nhigh 0\nmax 1234\noom 0\noom_kill 0"),
+    ("kernel_oom", "counter oom_kill 3"),
+    ("scheduler_oom", '        "OOMKilled": false,\n        "ExitCode": 1'),
+    ("scheduler_oom", "Raise the request if the pod is OOMKilled"),
+    ("scheduler_oom", "srun: error: node1: task 3: Exited with exit code 1"),
+    ("host_kill", "Killed 3 stale workers of the previous run"),
+    ("wrappers", "trying batch size 32 first"),
+    ("xpu_oom", "using XPU: memory is fine"),
+    ("cuda_errors", "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"),
+]  # fmt: skip
