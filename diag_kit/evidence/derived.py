@@ -13,7 +13,7 @@ from typing import Any
 
 from ..units import GIB, MIB
 from . import origin, series
-from .facts import Event, MemoryPoint, Setting, Source
+from .facts import DeviceMemory, Event, HostMemory, MemoryPoint, Setting, Source
 from .frames import Place, place
 from .run import Run
 
@@ -71,6 +71,7 @@ def figures_of(run: Run) -> Figures:
         figures.put(setting.source, **{f"setting.{name}": setting.value})
     if found.event:
         _of_event(figures, run, found.event)
+        _of_host(figures, run, found.event)
         _of_place(figures, run, found.event)
     _of_series(figures, run)
     resumed = _resumed(run)
@@ -147,6 +148,8 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
         alike = len(small) >= 3 and max(small) <= 1.25 * min(small) and sum(small) >= 0.8 * sum(others)
         figures.put(event.source, others_are_strangers=_strangers(run, event))
         figures.put(event.source, other_process_bytes=sum(others), other_process_count=len(others), others_alike=alike)
+    if not others:
+        _of_listing(figures, run, event, reserved)
     if own is not None and reserved is not None:
         figures.put(event.source, non_torch_bytes=max(0, own - reserved))
     if asked is not None and total:
@@ -185,6 +188,39 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
             unaccounted_share=max(0, unaccounted) / total,
             device_full_of_this_process=(held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15) or held >= 0.93,
         )
+
+
+def _of_listing(figures: Figures, run: Run, event: Event, reserved: int | None) -> None:
+    """Other processes by nvidia-smi's list, where it explains what the message leaves unaccounted on the device.
+
+    When the list was taken is not known, and its index may not be the run's: only a sum that fits counts.
+    """
+    total, free = event.figures.get("total_bytes"), event.figures.get("free_bytes")
+    if total is None or free is None or reserved is None or event.device is None:
+        return
+    listed = [d for d in run.of(DeviceMemory) if d.pid is not None and d.used_bytes and d.device == event.device]
+    latest = {d.pid: d for d in listed if d.pid != event.pid}
+    own = [d for d in latest.values() if reserved - 32 * MIB <= (d.used_bytes or 0) <= reserved + _CONTEXT_BYTES]
+    others = [d for d in latest.values() if d not in own[:1]]
+    held = sum(d.used_bytes or 0 for d in others)
+    unaccounted = total - free - reserved
+    if others and held >= GIB and unaccounted - _CONTEXT_BYTES <= held <= unaccounted + 256 * MIB:
+        figures.put(others[0].source, other_process_bytes=held, other_process_count=len(others))
+
+
+def _of_host(figures: Figures, run: Run, event: Event) -> None:
+    """What the host, the job's limit and /dev/shm have, as the event or the tools state it."""
+    names = ("memory_limit_bytes", "memory_used_bytes", "host_total_bytes", "killed_rss_bytes")
+    figures.put(event.source, **{name: event.figures.get(name) for name in names})
+    for fact in run.of(HostMemory):
+        if fact.of == "shm":
+            figures.put(fact.source, shm_total_bytes=fact.total_bytes)
+        elif fact.of == "host" and "host_total_bytes" not in figures.values:
+            figures.put(fact.source, host_total_bytes=fact.total_bytes)
+    limit = event.figures.get("allocator_limit_bytes")
+    card = next((d for d in run.of(DeviceMemory) if d.pid is None and d.device == event.device and d.total_bytes), None)
+    if limit and card and card.total_bytes:
+        figures.put(event.source, allocator_limit_share=limit / card.total_bytes)
 
 
 def _strangers(run: Run, event: Event) -> bool | None:

@@ -24,6 +24,8 @@ WEAK_KINDS = frozenset(
         "wrapper.no-batch-fits",
         "container.oom-kill",
         "tf.device-refused",
+        "crash.segfault",
+        "cgroup.oom-count",
         "xpu.driver-oom",
     }
 )

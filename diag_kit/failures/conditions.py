@@ -36,6 +36,8 @@ KNOWN_FIGURES = frozenset((
     # the rest
     "free_margin_bytes", "sizes_consistent", "others_are_strangers",
     "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
+    "memory_limit_bytes", "memory_used_bytes", "host_total_bytes", "killed_rss_bytes", "shm_total_bytes",
+    "allocator_limit_share",
     "size_matches", "size_shape", "size_candidates", "size_implied",
     "size_in_layers_share", "recovered", "advisory",
 ))  # fmt: skip

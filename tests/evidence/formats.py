@@ -236,7 +236,7 @@ MESSAGES: list[tuple[str, str, list[str], dict]] = [
         ["kernel.oom-kill"],
         {"killed_rss_bytes": 2460052 << 10, "pid": 10192},
     ),
-    ("kernel_oom", "low 0\nhigh 0\nmax 1234\noom 2\noom_kill 1\noom_group_kill 0", ["cgroup.oom-kill"], {"oom_kills": 1}),
+    ("kernel_oom", "low 0\nhigh 0\nmax 1234\noom 2\noom_kill 1\noom_group_kill 0", ["cgroup.oom-count"], {"oom_kills": 1}),
     (
         "scheduler_oom",
         "       JobID    JobName     MaxRSS     ReqMem      State ExitCode\n------------ ---------- ---------- ---------- ---------- --------\n"
@@ -264,6 +264,51 @@ MESSAGES: list[tuple[str, str, list[str], dict]] = [
     ("scheduler_oom", "2024-01-01T00:00:00.000000000Z container oom 4f1c (image=a, name=b)", ["container.oom-kill"], {}),
     ("scheduler_oom", "The node was low on resource: memory. Container train was using 61Gi, request is 32Gi", ["k8s.evicted"], {"memory_used_bytes": "61 GiB"}),
     ("host_kill", "/var/spool/job001/slurm_script: line 28:  8156 Killed                  python3 main.py", ["exit.sigkill"], {"exitcode": -9}),
+    # --- tables of tools ---
+    (
+        "nvidia_smi",
+        "| NVIDIA-SMI 470.57.02    Driver Version: 470.57.02    CUDA Version: 11.4     |\n"
+        "|   1  NVIDIA A100-SXM...  Off  | 00000000:0F:00.0 Off |                    0 |\n"
+        "| N/A   34C    P0    62W / 400W |  38905MiB / 40536MiB |      0%      Default |",
+        ["DeviceMemory"],
+        {"device": 1, "used_bytes": 38905 << 20, "total_bytes": 40536 << 20, "pid": None},
+    ),
+    ("nvidia_smi", "|    3   N/A  N/A   2579940      C   .../bin/python3.9               13724MiB |", ["DeviceMemory"],
+     {"device": 3, "pid": 2579940, "used_bytes": 13724 << 20, "process": ".../bin/python3.9"}),
+    ("nvidia_smi", "|    0      1234    C+G   python -m train                              414MiB |", ["DeviceMemory"],
+     {"device": 0, "pid": 1234, "used_bytes": 414 << 20, "process": "python -m train"}),
+    ("nvidia_smi", "index, memory.used [MiB], memory.total [MiB]\n0, 38905 MiB, 40536 MiB\n1, 3 MiB, 40536 MiB\ndone", ["DeviceMemory"] * 2,
+     {"device": 1, "used_bytes": 3 << 20, "total_bytes": 40536 << 20}),
+    ("nvidia_smi", "pid, used_gpu_memory [MiB]\n2579940, 13724 MiB", ["DeviceMemory"], {"pid": 2579940, "used_bytes": 13724 << 20, "device": None}),
+    ("nvidia_smi", "[2] Tesla V100-SXM2-32GB | 34'C,   0 % | 16000 / 32510 MB | ada:python/1234(15990M)", ["DeviceMemory"] * 2,
+     {"device": 2, "pid": 1234, "used_bytes": 15990 << 20, "process": "ada:python"}),
+    ("rocm_smi", "GPU[1]\t\t: VRAM Total Memory (B): 68702699520\nGPU[1]\t\t: VRAM Total Used Memory (B): 10960896", ["DeviceMemory"],
+     {"device": 1, "used_bytes": 10960896, "total_bytes": 68702699520}),
+    ("rocm_smi", "PID\tPROCESS NAME\tGPU(s)\tVRAM USED\tSDMA USED\tCU OCCUPANCY\n12345\tpython3\t1\t17179869184\t0\t0", ["DeviceMemory"],
+     {"pid": 12345, "used_bytes": "16 GiB", "device": None}),
+    ("host_memory", "$ free -g\n              total        used        free      shared  buff/cache   available\n"
+     "Mem:            125          41           2           1          82          80", ["HostMemory"],
+     {"of": "host", "total_bytes": "125 GiB", "used_bytes": "41 GiB", "available_bytes": "80 GiB"}),
+    ("host_memory", "               total        used        free      shared  buff/cache   available\n"
+     "Mem:           125Gi        41Gi       2.0Gi       1.0Gi        82Gi        80Gi\nSwap:          8.0Gi          0B       8.0Gi", ["HostMemory"] * 2,
+     {"of": "swap", "total_bytes": "8 GiB", "used_bytes": 0}),
+    ("host_memory", "             total       used       free     shared    buffers     cached\nMem:      65849344   64512000    1337344          0        300      12000",
+     ["HostMemory"], {"total_bytes": 65849344 << 10, "used_bytes": 64512000 << 10, "available_bytes": None}),
+    ("host_memory", "             total       used       free\nMem:         64306      63000       1306", ["HostMemory"], {"total_bytes": 64306 << 20}),
+    ("host_memory", "MiB Mem : 128651.0 total,   1234.5 free,  41000.5 used,  86416.3 buff/cache", ["HostMemory"],
+     {"total_bytes": 128651 << 20, "used_bytes": round(41000.5 * 2**20)}),
+    ("host_memory", "Filesystem      Size  Used Avail Use% Mounted on\nshm              64M   60M    4M  94% /dev/shm", ["HostMemory"],
+     {"of": "shm", "total_bytes": "64 MiB", "used_bytes": "60 MiB", "available_bytes": "4 MiB"}),
+    ("host_memory", "svmem(total=137438953472, available=1024, percent=31.2, used=2048, free=3)", ["HostMemory"],
+     {"total_bytes": 137438953472, "available_bytes": 1024, "used_bytes": 2048}),
+    # --- not memory ---
+    ("not_memory", "triton.runtime.autotuner.OutOfResources: out of resource: shared memory, Required: 663808, Hardware limit: 101376. Reducing block sizes",
+     ["triton.out-of-resources"], {"required_smem_bytes": 663808, "limit_smem_bytes": 101376}),
+    ("not_memory", "ptxas error   : Entry function 'k' uses too much shared data (0x10000 bytes, 0xc000 max)", ["cuda.kernel-resources"], {}),
+    ("not_memory", "Loss is nan, stopping training", ["nan-loss"], {}),
+    ("not_memory", "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", ["nan-loss"], {}),
+    ("not_memory", "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", ["nan-loss"], {}),
+    ("not_memory", "./run.sh: line 3:  4411 Segmentation fault (core dumped) python train.py", ["crash.segfault"], {}),
 ]  # fmt: skip
 
 HEALTHY: list[tuple[str, str]] = [
@@ -286,4 +331,8 @@ HEALTHY: list[tuple[str, str]] = [
     ("wrappers", "trying batch size 32 first"),
     ("xpu_oom", "using XPU: memory is fine"),
     ("cuda_errors", "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"),
+    ("not_memory", "Token indices sequence length is longer than the specified maximum sequence length for this model (1200 > 512)"),
+    ("not_memory", "step 3 | loss scale: 65536 | memory: 4021 | number of nan iterations: 0"),
+    ("not_memory", "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 10010)."),
+    ("not_memory", "WARNING: training without shared memory resources may be slow"),
 ]  # fmt: skip

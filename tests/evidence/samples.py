@@ -58,6 +58,12 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
     "vllm": ("ValueError: No available memory for the cache blocks. Try increasing it.", ["vllm.no-cache-blocks"]),
     "cuda_programs": ("[TRT] Requested amount of GPU memory (8589934592 bytes) could not be allocated.", ["tensorrt.oom"]),
     "cpu_oom": ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.", ["cpu-allocator.oom"]),
+    "nvidia_smi": (
+        "|    0   N/A  N/A   2579940      C   .../bin/python3.9               13724MiB |",
+        ["DeviceMemory"],
+    ),
+    "rocm_smi": ("GPU[0]\t\t: VRAM Total Used Memory (B): 10960896", ["DeviceMemory"]),
+    "host_memory": ("shm              64M   64M     0 100% /dev/shm", ["HostMemory"]),
     "kernel_oom": ("Out of memory: Killed process 4242 (python3) total-vm:18kB, anon-rss:12kB, file-rss:1kB", ["kernel.oom-kill"]),
     "scheduler_oom": ("slurmstepd: error: Detected 1 oom_kill event in StepId=608.0.", ["slurm.oom-kill"]),
     "memory_lines": (

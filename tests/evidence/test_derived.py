@@ -170,3 +170,39 @@ def test_frames_name_phase_and_operation(frames, phase, operation):
         lines += [f'  File "{path}", line 7, in {function}', f"    {code}"]
     got = values("\n".join([*lines, "RuntimeError: CUDA out of memory."]))
     assert (got.get("phase"), got.get("operation")) == (phase, operation)
+
+
+LISTING = """RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.59 GiB total capacity; 10.00 GiB already allocated; 1.09 GiB free; 12.00 GiB reserved in total by PyTorch)
+|    0   N/A  N/A      4411      C   python                          13324MiB |
+|    0   N/A  N/A      4412      C   python                          {held}MiB |
+|    1   N/A  N/A      4413      C   python                          25000MiB |
+"""
+
+
+@pytest.mark.parametrize(("held", "read"), [(26000, 26000 << 20), (9000, None), (39000, None)])
+def test_a_list_of_processes_counts_where_it_fits_the_message(held, read):
+    """What nvidia-smi lists for others on the failing device counts only where it explains what the message leaves
+    unaccounted: 26.5 GiB here, of which a context may be this process's own.
+    """
+    found = values(LISTING.format(held=held))
+    assert found.get("other_process_bytes") == read
+
+
+def test_the_host_the_limit_and_the_victim_are_figures():
+    """The kernel's report gives the limit that was reached and what the victim held; df gives /dev/shm."""
+    text = (
+        "memory: usage 8388608kB, limit 8388608kB, failcnt 12\nMemory cgroup out of memory: Killed process 7 (python) total-vm:9kB, "
+        "anon-rss:6291456kB, file-rss:1kB, shmem-rss:0kB\nshm              64M   64M     0 100% /dev/shm\n"
+    )
+    found = values(text)
+    assert (found["memory_limit_bytes"], found["killed_rss_bytes"], found["shm_total_bytes"]) == (8 << 30, 6 << 30, 64 << 20)
+
+
+def test_an_allocator_that_was_given_a_part_of_the_card():
+    """TensorFlow's limit is a share of the card that it found at start."""
+    text = (
+        "Found device 0 with properties:\ncoreCount: 68 deviceMemorySize: 10.00GiB deviceMemoryBandwidth: 573GiB/s\n"
+        "Limit:                      2147483648\nInUse:                      2047483648\nMaxInUse:                   2147483648\n"
+        "ResourceExhaustedError: OOM when allocating tensor with shape[32,256,56,56] and type float on /device:GPU:0 by allocator GPU_0_bfc\n"
+    )
+    assert values(text)["allocator_limit_share"] == pytest.approx(0.2)

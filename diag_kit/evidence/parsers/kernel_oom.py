@@ -45,7 +45,8 @@ _NEAR = 250
 
 
 def parse(window: Window) -> Iterator[Event]:
-    """Events ``kernel.oom-kill`` (the host was short) and ``cgroup.oom-kill`` (a limit of the job or container)."""
+    """Events ``kernel.oom-kill`` (the host was short), ``cgroup.oom-kill`` (a limit of the job or container) and
+    ``cgroup.oom-count`` (kills since the group was made, none of them dated)."""
     opened: int | None = None
     grouped = False
     figures: dict[str, Any] = {}
@@ -65,7 +66,7 @@ def parse(window: Window) -> Iterator[Event]:
             continue
         if found := _COUNTED.match(text):
             if int(found[1]) > 0 and _counters(window, index):
-                yield _event(window, index, grouped=True, figures={"oom_kills": int(found[1])})
+                yield _event(window, index, grouped=None, figures={"oom_kills": int(found[1])})
         elif _OPENED.search(text):
             opened, grouped, figures = index, False, {}
             if not report.goes_on(index):
@@ -90,10 +91,10 @@ def parse(window: Window) -> Iterator[Event]:
             opened, grouped, figures = None, False, {}
 
 
-def _event(window: Window, index: int, *, grouped: bool, figures: dict[str, Any], pid: int | None = None) -> Event:
+def _event(window: Window, index: int, *, grouped: bool | None, figures: dict[str, Any], pid: int | None = None) -> Event:
     return window.event(
         index,
-        kind="cgroup.oom-kill" if grouped else "kernel.oom-kill",
+        kind="cgroup.oom-count" if grouped is None else "cgroup.oom-kill" if grouped else "kernel.oom-kill",
         family="host-oom",
         figures=figures,
         message=window.lines[index].text.strip()[:500],

@@ -3,9 +3,11 @@ exceptions.
 
 * ``CUDA error: uncorrectable ECC error encountered``, Xid lines: hardware.
 * ``CUDA error: device-side assert triggered``, ``an illegal memory access was encountered``: the program.
-* ``triton...OutOfResources: out of resource: shared memory, Required: N, Hardware limit: M``: on-chip memory of a
-  kernel.
-* a run that stops itself over NaN or infinity; any other uncaught exception.
+* ``triton...OutOfResources: out of resource: shared memory, Required: N, Hardware limit: M``, ptxas' ``uses too much
+  shared data (0x10000 bytes, 0xc000 max)``, ``too many resources requested for launch``: on-chip memory of a kernel,
+  as flash attention meets it with large heads on small cards.
+* a run that stops itself over NaN or infinity (``Loss is nan, stopping training``, ``Minimum loss scale reached``,
+  ``Current loss scale already at minimum``); ``Segmentation fault``; any other uncaught exception.
 
 Also the ends that are no failure: ``Training completed``, ``Training finished``, ``{'train_runtime': ...}``, an epoch's
 end. An empty result means that none of these was printed.
@@ -26,6 +28,11 @@ LITERALS = (
     "illegal memory access",
     "cudaErrorIllegalAddress",
     "OutOfResources",
+    "too much shared data",
+    "too many resources requested",
+    "stopping training",
+    "loss scale",
+    "Segmentation fault",
     "out of resource",
     "unspecified launch failure",
     "is not a number",
@@ -55,6 +62,7 @@ _KINDS = (
         re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b"),
     ),
     ("triton.out-of-resources", "originator", re.compile(r"OutOfResources: |out of resource: ")),
+    ("cuda.kernel-resources", "originator", re.compile(r"uses too much shared data|too many resources requested for launch")),
     ("cuda.assert", "originator", re.compile(r"device-side assert triggered|\.cuh?:\d{1,15}:.* Assertion `.*` failed")),
     (
         "cuda.illegal-access",
@@ -66,6 +74,12 @@ _KINDS = (
         "originator",
         re.compile(r"^(?:[\w.]*(?:Error|Exception): )(?=.*(?:\bnan\b|\bNaN\b|\binf(?:inite)?\b|not a number))"),
     ),
+    (
+        "nan-loss",
+        "originator",
+        re.compile(r"\bloss (?:is|was|became) (?:nan|[+-]?inf\w*)\b.{0,20}stopping|(?:oss scale already at minimum|Minimum loss scale reached)", re.I),
+    ),
+    ("crash.segfault", "originator", re.compile(r"Segmentation fault(?: \(core dumped\)|$)|Fatal Python error: Segmentation fault")),
     (
         "epoch-end",
         "context",
@@ -81,6 +95,7 @@ _KINDS = (
         ),
     ),
 )
+_ON_CHIP = re.compile(r"Required: (\d{1,15}), Hardware limit: (\d{1,15})")
 _PLAIN = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*(?:Error|Exception|Interrupt))\b(?::\s?(?P<text>.*))?$")
 _MEMORY = re.compile(
     r"[Oo]ut of memory|_OUT_OF_|Invalid buffer size|</torch_|allocate shared|bad_alloc|OutOfMemory|OOM|MemoryError|ResourceExhausted|RESOURCE_EXHAUSTED|would exceed allowed memory|CUBLAS_STATUS|CUDNN_STATUS"
@@ -107,10 +122,12 @@ def parse(window: Window) -> Iterator[Event]:
 
 def _event(window: Window, index: int, kind: str, role: str) -> Event:
     line = window.lines[index]
+    chip = _ON_CHIP.search(line.text) if kind == "triton.out-of-resources" else None
     return window.event(
         index,
         kind=kind,
         family="ok" if role == "context" else "not-memory",
         role=role,
         message=line.text.strip()[:500],
+        figures={"required_smem_bytes": int(chip[1]), "limit_smem_bytes": int(chip[2])} if chip else {},
     )
