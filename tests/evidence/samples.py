@@ -70,5 +70,15 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         "step: 20  loss:  6.11  grad_norm:  1.2  memory: 44.12GiB(46.40%)  tps: 5,120",
         ["MemoryPoint", "Progress"],
     ),
+    "deepspeed_memory": ("MA 1.25 GB         Max_MA 3.5 GB         CA 4.5 GB         Max_CA 5 GB ", ["MemoryPoint"]),
+    "megatron_memory": (
+        "[Rank 1] (after 4 iterations) memory (MB) | allocated: 1323.25 | max allocated: 2702.5 | reserved: 3164.0 | max reserved: 3164.0",
+        ["MemoryPoint"],
+    ),
+    "trainer_memory": ("Max CUDA memory allocated was 45 GB", ["MemoryPoint"]),
+    "fairseq_memory": (
+        "| rank   0: capabilities =  7.0  ; total memory = 31.75 GB ; name = Tesla V100-SXM2-32GB",
+        ["DeviceMemory"],
+    ),
     "settings_lines": ("  Instantaneous batch size per device = 16", ["Setting"]),
 }

@@ -20,7 +20,7 @@ from ...units import GIB, KIB, MIB, parse_size
 from ..facts import HostMemory
 from ..text import Window
 
-LITERALS = ("Mem:", "Swap:", "iB Mem ", "/dev/shm", "svmem(")
+LITERALS = ("Mem:", "Swap:", "iB Mem ", "/shm", "svmem(")
 
 _FREE = re.compile(r"^\s*(Mem|Swap):((?:\s{1,20}[\d.,]{1,15}(?:[KMGT]i?|B)?){3,6})\s*$")
 _COMMAND = re.compile(r"\bfree -(?:\w{0,4})([bkmg])")
@@ -55,7 +55,7 @@ def parse(window: Window) -> Iterator[HostMemory]:
         elif "iB Mem " in text and (found := _TOP.search(text)):
             total, _, used = (parse_size(f"{number} {found[1]}") for number in found.groups()[1:])
             yield HostMemory(source=window.source(index), total_bytes=total, used_bytes=used)
-        elif "/dev/shm" in text and (found := _SHM.match(text)):
+        elif "/shm" in text and (found := _SHM.match(text)):
             total, used, left = (_shm_size(cell) for cell in found.groups())
             yield HostMemory(
                 source=window.source(index), of="shm", total_bytes=total, used_bytes=used, available_bytes=left

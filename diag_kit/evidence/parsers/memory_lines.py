@@ -1,54 +1,75 @@
-"""Memory that frameworks print while they run, one point a line.
+"""Memory that frameworks print with each step, one line for one moment, and the steps themselves.
 
-detectron2 ``iter: 19 ... max_mem: 24911M`` · mmcv ``Epoch [1][150/6300] ... memory: 4021`` · torchtitan ``step: 10 ...
-memory: 44.12GiB(46.4%)`` (peak reserved) · Megatron ``[Rank 1] (after 4 iterations) memory (MB) | allocated: 1323.3 |
-max allocated: ...`` · DeepSpeed ``MA 1.2 GB Max_MA 3.4 GB CA ...`` and ``MemAllocated=1.2GB, MaxMemAllocated=3.4GB`` ·
-RETURNN ``step 95, ... mem_usage:cuda:3 8.8GB`` · hand-made lines: ``[micro-batch 16] allocated +2624 MiB``, ``step 12 |
-mem 3.4 GiB``, ``[0][2/100] gpu mem 4433M``. Units are binary, whatever the letters. Growth "since the first" is marked
-relative. Empty: nothing printed memory.
+detectron2 ``iter: 19 ... max_mem: 24911M`` · mmcv and mmengine ``Epoch [1][150/6300] ... memory: 4021`` · MAE, Swin, timm
+``max mem: 4021``, ``mem 10234MB`` · torchtitan ``step: 10 ... memory: 44.12GiB(46.4%)`` (peak reserved since the line
+before) · torchtune ``peak_memory_alloc:12.1 peak_memory_reserved:14.5`` · verl ``step:5 - perf/max_memory_allocated_gb:
+12.345`` · ColossalAI ``[3/1000] Forward GPU memory usage: 8367.72 MB, CPU memory usage: 44096.98 MB`` · RETURNN ``step 95,
+num_seqs 9, max_size:time 244905, mem_usage:cuda:3 8.8GB`` · Ultralytics `` 1/100  3.45G  1.2  ...`` beside a bar · hand-made
+lines: ``[micro-batch 16] allocated +2624 MiB``, ``step 12 | mem 3.4 GiB``, ``[0][2/100] gpu mem 4433M``.
+
+Units are binary, whatever the letters; a peak is since the start unless said otherwise. Growth "since the first" is
+marked relative. DeepSpeed, Megatron, fairseq and summaries without a step have files of their own. Steps are also read
+where no memory stands: Megatron's `` iteration       10/  500000 |``, bars, ``epoch 001:   10 / 2031``. Empty: nothing
+printed memory or a step.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from ...units import MIB, parse_size
+from ...units import parse_size
 from ..facts import MemoryPoint, Progress
 from ..text import Line, Window
 
-SERIES = ("mem", "Mem", "lloc", "MA ", "eserved")
-LITERALS = ("mem", "allocated", "Mem", "MA ", "it/s", "s/it", "step", "iter", "poch", " it ")
+SERIES = ("mem", "Mem", "lloc", "eserved")
+LITERALS = ("mem", "allocated", "Mem", "it/s", "s/it", "step", "iter", "poch", " it ")
 
-_MEGATRON = re.compile(
-    r"\(after (\d{1,15}) iterations\) memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) \| reserved: ([\d.]+) \| max reserved: ([\d.]+)"
-)
-_DEEPSPEED = re.compile(r"\bMA ([\d.]+) GB\s+Max_MA ([\d.]+) GB\s+CA ([\d.]+) GB")
-_NAMED = (
-    ("peak_allocated", re.compile(r"\bmax_mem: (\d{1,15})M")),
-    ("peak_allocated", re.compile(r"\bMaxMemAllocated=([\d.]+ ?GB)")),
-    ("peak_reserved", re.compile(r"\bmemory: +([\d.]+ ?GiB)\(")),
-    ("used", re.compile(r"\bmem_usage:cuda:\d{1,15} ([\d.]+ ?GB)")),
-    ("peak_allocated", re.compile(r"\bmemory: (\d{1,15})(?=,|\s|$)")),
-    ("peak_allocated", re.compile(r"\b(?:peak|max)[\w ]*(?:alloc|mem)\w*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
-    ("reserved", re.compile(r"\breserved[\w ]*[ :=]{1,3}([\d.,]+ ?[KMGT]i?B?)\b", re.I)),
-    (
-        "allocated",
-        re.compile(
-            r"\b(?:alloc\w*|gpu[_ ]?mem\w*|cuda[_ ]?mem\w*|mem(?:ory)?(?:[_ ]\w+)?)[ :=]{1,3}(\+?[\d.,]+ ?[KMGT]i?B?)\b",
-            re.I,
+_N = r"(\d{1,12}(?:\.\d{1,12})?)"
+_SIZE = r"(\+?[\d.,]{1,16} ?[KMGT]i?B?)\b"
+_NAMED = tuple(
+    (metric, unit, re.compile(pattern, re.I if unit is None else 0))
+    for metric, unit, pattern in (
+        ("peak_allocated", "M", rf"\bmax_mem: {_N}M\b"),
+        ("peak_allocated", "M", rf"\bmax mem: {_N}(?=,|\s|$)"),
+        ("peak_allocated", "M", rf"\bmemory: {_N}(?=,|\s|$)"),
+        ("peak_reserved", "G", rf"\bmemory: {{1,4}}{_N} ?GiB\("),
+        ("peak_allocated", "G", rf"\bmax_memory_allocated_gb['\"]?[:=] ?{_N}"),
+        ("peak_reserved", "G", rf"\bmax_memory_reserved_gb['\"]?[:=] ?{_N}"),
+        ("host_used", "G", rf"\bcpu_memory_used_gb['\"]?[:=] ?{_N}"),
+        ("peak_allocated", "G", rf"\bpeak_memory_alloc[:=] ?{_N}"),
+        ("peak_reserved", "G", rf"\bpeak_memory_reserved[:=] ?{_N}"),
+        ("reserved", "G", rf"^\s{{0,8}}\d{{1,6}}/\d{{1,6}}\s{{2,12}}{_N}G\s{{2,12}}[\d.]{{1,9}}\s"),
+        ("used", None, r"\bmem_usage:(?P<device>cuda:\d{1,4}) ([\d.]{1,12} ?[KMG]B)"),
+        ("host_used", None, rf"(?<!gpu )(?<!cuda )\b(?:cpu|host|ram|rss)\b[\w ()/-]{{0,30}}?[ :=]{{1,3}}{_SIZE}"),
+        ("peak_allocated", None, rf"\b(?:peak|max)[\w ]{{0,40}}(?:alloc|mem)\w{{0,30}}[ :=]{{1,3}}{_SIZE}"),
+        ("reserved", None, rf"\breserved[\w ]{{0,40}}[ :=]{{1,3}}{_SIZE}"),
+        (
+            "allocated",
+            None,
+            rf"\b(?:alloc\w{{0,30}}|gpu[_ ]?mem\w{{0,30}}|cuda[_ ]?mem\w{{0,30}}|mem(?:ory)?(?:[_ ]\w{{1,30}})?)[ :=]{{1,3}}{_SIZE}",
         ),
-    ),
+    )
 )
+"""(metric, unit of a number that stands without one, pattern); of overlapping readings the first in this order counts."""
 _STEP = re.compile(
-    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,4}(\d{1,15})(?:\s*/\s*(\d{1,15}))?", re.I
+    r"(?<!\d:)\b(?:global[_ ]?)?(?:step|iter(?:ation)?|it|batch)s?\b\]?[ :=#\[]{0,12}(\d{1,15})(?:\s{0,9}/\s{0,9}(\d{1,15}))?",
+    re.I,
 )
+_COUNT = re.compile(
+    r"\b(?:accum\w{0,10}|optimization|total|max|min|warm-?up|logging|save|eval|num|number of|every|per|batch size)"
+    r"[ _-]{0,2}(?:\w{1,20}[ _-])?(?:steps?|iters?|iterations?|batch(?:es)?)\b",
+    re.I,
+)
+"""Words of a number of steps, which is no place in the run."""
+
 _BRACKET = re.compile(r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*\]")
 _MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d{1,15})", re.I)
 _NO_STEP = re.compile(r"slurmstepd|\bsrun:|StepId=|\bSTEP \d{1,15}\.\d|\bbest[ _-](?:step|iter|epoch|val)", re.I)
 _FAIRSEQ = re.compile(r"\bepoch \d{1,6}: +(\d{1,15}) / (\d{1,15})\b")
 _BAR = re.compile(r"\d{1,15}%\|.*?\| *(\d{1,15})/(\d{1,15}) \[")
+_ELSEWHERE = ("MemAllocated=", "Max_MA ", " memory (MB) | allocated", "cache flushes since", "gb_free")
+"""Marks of lines whose memory a format of its own reads; their steps are read here."""
 _LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d{1,15})\b", re.I)
 
 
@@ -72,36 +93,33 @@ def parse(window: Window) -> Iterator[MemoryPoint | Progress]:
 
 def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iterator[MemoryPoint | Progress]:
     text = line.text
-    common: dict[str, Any] = {"source": window.source(index, around=0), "rank": line.rank, "seq_len": length}
-    if found := _MEGATRON.search(text):
-        for metric, value in zip(
-            ("allocated", "peak_allocated", "reserved", "peak_reserved"), found.groups()[1:], strict=True
-        ):
-            yield MemoryPoint(
-                metric=metric, value_bytes=round(float(value) * MIB), step=int(found[1]), series="megatron", **common
-            )
-        return
-    if found := _DEEPSPEED.search(text):
-        for metric, value in zip(("allocated", "peak_allocated", "reserved"), found.groups(), strict=True):
-            yield MemoryPoint(metric=metric, value_bytes=parse_size(f"{value} GB") or 0, series="deepspeed", **common)
-        return
+    source = window.source(index, around=0)
     step, total, micro = _position(text)
     if step is not None:
-        yield Progress(source=common["source"], rank=line.rank, step=step, total=total)
-    for metric, pattern in _NAMED:
-        if not (found := pattern.search(text)):
-            continue
-        printed = found[1].removeprefix("+")
-        if printed.isdigit() and (step is None and micro is None):
-            continue
-        value = parse_size(printed if not printed.isdigit() else printed + "M")
-        if value is None or (step is None and micro is None):
-            continue
-        relative = found[1].startswith("+") or " since " in text
-        yield MemoryPoint(
-            metric=metric, value_bytes=value, step=step, micro_step=micro, series=metric, relative=relative, **common
-        )
+        yield Progress(source=source, rank=line.rank, step=step, total=total)
+    if (step is None and micro is None) or any(mark in text for mark in _ELSEWHERE):
         return
+    read: list[tuple[int, int]] = []
+    for metric, unit, pattern in _NAMED:
+        found = pattern.search(text)
+        if not found or any(start < found.end() and found.start() < end for start, end in read):
+            continue
+        printed = found[found.lastindex or 1]
+        value = parse_size(printed.removeprefix("+") + (unit or ""))
+        if value is None:
+            continue
+        read.append(found.span())
+        yield MemoryPoint(
+            source=source,
+            rank=line.rank,
+            metric=metric,
+            value_bytes=value,
+            step=step,
+            micro_step=micro,
+            series=found.groupdict().get("device") or metric,
+            relative=printed.startswith("+") or " since " in text,
+            seq_len=length,
+        )
 
 
 def _position(text: str) -> tuple[int | None, int | None, int | None]:
@@ -111,7 +129,7 @@ def _position(text: str) -> tuple[int | None, int | None, int | None]:
     micro = int(found[1]) if (found := _MICRO.search(text)) else None
     if bar := _BAR.search(text) or _FAIRSEQ.search(text):
         return int(bar[1]), int(bar[2]), micro
-    rest = _MICRO.sub("", text)
+    rest = _COUNT.sub("", _MICRO.sub("", text))
     if found := _STEP.search(rest):
         return int(found[1]), int(found[2]) if found[2] else None, micro
     if found := _BRACKET.search(rest):
