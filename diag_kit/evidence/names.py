@@ -24,6 +24,10 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
         "per_gpu_batch_size",
         "train_batch_size_per_device",
         "local_batch_size",
+        "per_device_batch_size",
+        "device_train_microbatch_size",
+        "batch_size_training",
+        "batch_size_per_gpu",
     ),
     "seq_len": (
         "seq_length",
@@ -34,6 +38,8 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
         "block_size",
         "cutoff_len",
         "context_length",
+        "sequence_len",
+        "encoder_seq_length",
     ),
     "grad_accum": (
         "gradient_accumulation_steps",
@@ -46,7 +52,12 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
         "depth_first_micro_batches",
         "update_freq",
         "grad_acc_steps",
+        "gradient_accumulation",
+        "gradient_accumulate_every",
     ),
+    "effective_batch": ("global_batch_size", "global_train_batch_size"),
+    "tensor_parallel": ("tensor_model_parallel_size", "tensor_parallel_size"),
+    "pipeline_parallel": ("pipeline_model_parallel_size", "pipeline_parallel_size"),
     "optimizer": ("optim", "optimizer", "optimizer_name"),
     "attention": ("attn_implementation", "_attn_implementation", "attention", "attention_implementation"),
     "dropout": ("dropout", "hidden_dropout", "attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"),
@@ -70,6 +81,9 @@ _INTEGERS = {
     "eval_accumulation_steps",
     "eval_batch",
     "vocab",
+    "effective_batch",
+    "tensor_parallel",
+    "pipeline_parallel",
 }
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _PRECISION = {
@@ -120,12 +134,14 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
         "use_checkpoint",
         "recompute_activations",
         "grad_checkpoint",
+        "fsdp_activation_checkpointing",
+        "enable_activation_checkpointing",
     ):
         if truth is not None:
             yield "checkpointing", "full" if truth else "none"
     elif name == "recompute_granularity":
         yield "checkpointing", "full" if value == "full" else "selective"
-    elif name in ("use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attn"):
+    elif name in ("use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attn", "flash_attention"):
         if truth is not None:
             yield "attention", "flash" if truth else "eager"
     elif name in ("init_from", "resume_from_checkpoint", "resume", "resume_from", "load_checkpoint"):
@@ -133,10 +149,25 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
             yield "resumed", True
     elif name == "set_requires_gradient_sync":
         yield "no_sync", truth is not True
-    elif name in ("packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
+    elif name == "xformers_attention":
+        if truth:
+            yield "attention", "efficient"
+    elif name == "accumulate_allreduce_grads_in_fp32":
+        if truth:
+            yield "gradient_dtype", "fp32"
+    elif name == "distributed_type":  # of accelerate; DeepSpeed's stage stands under a name of its own
+        if kind := {"fsdp": "fsdp", "multi_gpu": "ddp"}.get(str(value).lower()):
+            yield "strategy", kind
+    elif name == "zero_stage" and str(value).isdigit():
+        yield "strategy", f"zero{value}"
+    elif name in ("fsdp_offload_params", "offload_optimizer_device", "offload_param_device"):
+        if truth or str(value).lower() in ("cpu", "nvme"):
+            yield "offload", "cpu" if truth else str(value).lower()
+    elif name in ("packing", "sample_packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
         if truth is not None:
             known = {
                 "use_lora": "lora",
+                "sample_packing": "packing",
                 "use_liger_kernel": "fused_loss",
                 "use_liger": "fused_loss",
                 "sync_each_batch": "no_sync",
@@ -161,7 +192,10 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     elif name == "stage" and "zero" in full and str(value).isdigit():
         yield "strategy", f"zero{value}"
     elif name in ("strategy", "distributed_strategy") and isinstance(value, str):
-        yield "strategy", value.lower()
+        stage = re.match(r"deepspeed_stage_([123])(_offload)?$", value.lower())
+        yield "strategy", f"zero{stage[1]}" if stage else value.lower()
+        if stage and stage[2]:
+            yield "offload", "cpu"
     elif name in ("n_params", "num_parameters", "parameters") and (number := _integer(value)):
         yield "n_params", number
     elif name in ("gpu_memory", "capacity", "capacity_bytes") and (size := _bytes(value)):
@@ -178,7 +212,7 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
             except (TypeError, ValueError):
                 return
         elif isinstance(value, str) and value:
-            yield found, value.lower()
+            yield found, value.lower().rpartition("optimizernames.")[2]
 
 
 def _truth(value: Any) -> bool | None:
@@ -198,3 +232,50 @@ def _integer(value: Any) -> int | None:
 
 def _bytes(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else parse_size(str(value))
+
+
+def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
+    """Architecture numbers of a transformers config, or of the same numbers under plain names; None where it is
+    neither.
+
+    Keys: n_layers, hidden, heads, kv_heads, ffn, gated_ffn, vocab, tied_embeddings, model_type. Source: field names of
+    ``transformers`` configuration classes (llama, mistral, qwen2, gpt2, bert, opt).
+    """
+    inner = data.get("model")
+    data = inner if isinstance(inner, dict) and ("n_layers" in inner or "num_hidden_layers" in inner) else data
+    text = data.get("text_config")
+    data = {**data, **text} if isinstance(text, dict) else data
+
+    def first(*names: str) -> Any:
+        return next(
+            (data[name] for name in names if isinstance(data.get(name), int) and not isinstance(data.get(name), bool)),
+            None,
+        )
+
+    layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+    hidden = first("hidden_size", "n_embd", "hidden", "d_model", "dim")
+    heads = first("num_attention_heads", "n_head", "heads", "n_heads", "num_heads")
+    if not (layers and hidden and heads):
+        return None
+    named = data.get("architectures")
+    classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    kind = str(data.get("model_type") or (classes or [""])[0]).lower()
+    ffn = first("intermediate_size", "n_inner", "ffn", "ffn_dim", "ffn_hidden_size") or 4 * hidden
+    gated = data.get("gated_ffn")
+    if gated is None:
+        gated = data.get("hidden_act") in ("silu", "swiglu") or any(
+            word in kind for word in ("llama", "mistral", "qwen", "gemma", "phi3")
+        )
+    tied = data.get("tie_word_embeddings", data.get("tied_embeddings"))
+    return {
+        "n_layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": first("num_key_value_heads", "kv_heads", "n_kv_heads") or heads,
+        "ffn": ffn,
+        "gated_ffn": bool(gated),
+        "vocab": first("vocab_size", "vocab", "padded_vocab_size") or 0,
+        "tied_embeddings": bool(tied if tied is not None else "gpt2" in kind),
+        "model_type": kind or None,
+        "architectures": classes or None,
+    }

@@ -1,5 +1,9 @@
 """Settings from a JSON or YAML file that the run left: arguments, DeepSpeed and accelerate configs, a model's
-config.json.
+config.json; and the error files that torchelastic has its workers write.
+
+An error file (``{"message": {"message": "RuntimeError: ...", "extraInfo": {"py_callstack": "Traceback ...",
+"timestamp": "1696843291"}}}``, ``error.json`` in the folder of its rank) holds a traceback, which is read as a log's is,
+with the time at which the worker failed. Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
 
 Nothing in such a file is trusted: YAML by the safe loader, a size limit, and a budget of nodes, so that neither deep
 nesting nor aliases that multiply can hang the reader.
@@ -8,16 +12,22 @@ nesting nor aliases that multiply can hang the reader.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from .facts import Fact, Setting, Snapshot, Source
-from .names import canonical
+from .names import canonical, model_shape
+from .parsers import all_parsers
+from .text import Window, lines_of
 
 MAX_BYTES = 4 << 20
 _NODES = 20_000
+_RANK_FOLDER = re.compile(r"(?:^|/)attempt_\d{1,9}/(\d{1,9})/[^/]{1,80}$")
+"""torchelastic's folder of one worker, by its number on the node: its rank where there is one node."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -38,6 +48,8 @@ def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         return [], [f"not valid YAML{f' (line {place.line + 1})' if place else ''}; nothing was taken from it"]
+    if error := _error(path, data, text):
+        return error, []
     if segments := _segments(data):
         return [_snapshot(path, label, rows) for label, rows in segments], []
     facts: list[Fact] = []
@@ -54,53 +66,6 @@ def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:
     return facts, notes
 
 
-def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
-    """Architecture numbers of a transformers config, or of the same numbers under plain names; None where it is
-    neither.
-
-    Keys: n_layers, hidden, heads, kv_heads, ffn, gated_ffn, vocab, tied_embeddings, model_type. Source: field names of
-    ``transformers`` configuration classes (llama, mistral, qwen2, gpt2, bert, opt).
-    """
-    inner = data.get("model")
-    data = inner if isinstance(inner, dict) and ("n_layers" in inner or "num_hidden_layers" in inner) else data
-    text = data.get("text_config")
-    data = {**data, **text} if isinstance(text, dict) else data
-
-    def first(*names: str) -> Any:
-        return next(
-            (data[name] for name in names if isinstance(data.get(name), int) and not isinstance(data.get(name), bool)),
-            None,
-        )
-
-    layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
-    hidden = first("hidden_size", "n_embd", "hidden", "d_model", "dim")
-    heads = first("num_attention_heads", "n_head", "heads", "n_heads", "num_heads")
-    if not (layers and hidden and heads):
-        return None
-    named = data.get("architectures")
-    classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-    kind = str(data.get("model_type") or (classes or [""])[0]).lower()
-    ffn = first("intermediate_size", "n_inner", "ffn", "ffn_dim", "ffn_hidden_size") or 4 * hidden
-    gated = data.get("gated_ffn")
-    if gated is None:
-        gated = data.get("hidden_act") in ("silu", "swiglu") or any(
-            word in kind for word in ("llama", "mistral", "qwen", "gemma", "phi3")
-        )
-    tied = data.get("tie_word_embeddings", data.get("tied_embeddings"))
-    return {
-        "n_layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": first("num_key_value_heads", "kv_heads", "n_kv_heads") or heads,
-        "ffn": ffn,
-        "gated_ffn": bool(gated),
-        "vocab": first("vocab_size", "vocab", "padded_vocab_size") or 0,
-        "tied_embeddings": bool(tied if tied is not None else "gpt2" in kind),
-        "model_type": kind or None,
-        "architectures": classes or None,
-    }
-
-
 def _flat(node: Any, prefix: str, budget: list[int]) -> Iterator[tuple[str, Any]]:
     """Dotted keys and scalar values, until the budget of visited nodes is used up."""
     stack = [(prefix, node)]
@@ -115,6 +80,24 @@ def _flat(node: Any, prefix: str, budget: list[int]) -> Iterator[tuple[str, Any]
             stack.extend((key, inner) for inner in reversed(value[:200]) if isinstance(inner, dict))
         elif value is not None and key:
             yield key, value
+
+
+def _error(path: str, data: Any, text: str) -> list[Fact]:
+    """Facts of a worker's error file; none where the file is something else."""
+    said = data.get("message") if isinstance(data, dict) else None
+    extra = said.get("extraInfo") if isinstance(said, dict) else None
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    if not isinstance(said, dict) or not isinstance(extra, dict) or not isinstance(stack, str):
+        return []
+    number = text.count("\n", 0, max(0, text.find("py_callstack"))) + 1
+    stamp = str(extra.get("timestamp", ""))
+    time = float(stamp) if stamp.isdecimal() and len(stamp) <= 12 else None
+    if not stack.strip():
+        stack = str(said.get("message"))
+    found = _RANK_FOLDER.search(path.replace("\\", "/"))
+    lines = lines_of(stack.encode("utf-8", "replace"), rank=int(found[1]) if found else None)
+    window = Window(path, [replace(line, number=number, time=time) for line in lines])
+    return [fact for parser in all_parsers() for fact in parser.parse(window)]
 
 
 def _source(path: str, text: str, *words: str) -> Source:
