@@ -163,7 +163,15 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
     elif name in ("fsdp_offload_params", "offload_optimizer_device", "offload_param_device"):
         if truth or str(value).lower() in ("cpu", "nvme"):
             yield "offload", "cpu" if truth else str(value).lower()
-    elif name in ("packing", "sample_packing", "no_sync", "use_lora", "use_liger_kernel", "use_liger", "sync_each_batch"):
+    elif name in (
+        "packing",
+        "sample_packing",
+        "no_sync",
+        "use_lora",
+        "use_liger_kernel",
+        "use_liger",
+        "sync_each_batch",
+    ):
         if truth is not None:
             known = {
                 "use_lora": "lora",

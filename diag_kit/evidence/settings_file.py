@@ -2,8 +2,8 @@
 config.json; and the error files that torchelastic has its workers write.
 
 An error file (``{"message": {"message": "RuntimeError: ...", "extraInfo": {"py_callstack": "Traceback ...",
-"timestamp": "1696843291"}}}``, ``error.json`` in the folder of its rank) holds a traceback, which is read as a log's is,
-with the time at which the worker failed. Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
+"timestamp": "1696843291"}}}``, ``error.json`` in the folder of its rank) holds a traceback, which is read as a log's
+is, with the time at which the worker failed. Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
 
 Nothing in such a file is trusted: YAML by the safe loader, a size limit, and a budget of nodes, so that neither deep
 nesting nor aliases that multiply can hang the reader.
@@ -48,8 +48,8 @@ def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         return [], [f"not valid YAML{f' (line {place.line + 1})' if place else ''}; nothing was taken from it"]
-    if error := _error(path, data, text):
-        return error, []
+    if failure := _error(path, data, text):
+        return failure, []
     if segments := _segments(data):
         return [_snapshot(path, label, rows) for label, rows in segments], []
     facts: list[Fact] = []

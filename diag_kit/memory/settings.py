@@ -295,11 +295,7 @@ def _stated_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     strategy, world = LOOKUP["strategy"].get(word(stated.get("strategy"))), number(stated.get("world_size"))
     counted = isinstance(world, int) and not isinstance(world, bool) and 0 < world <= MOST_COUNT
     if strategy and strategy != "none" and counted:
-        tensor, pipeline = (number(stated.get(name)) for name in ("tensor_parallel", "pipeline_parallel"))
-        shards = {
-            name: count
-            for name, count in (("tensor", tensor), ("pipeline", pipeline))
-            if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= MOST_COUNT
-        }
-        known["parallelism"] = Parallelism(strategy=strategy, world_size=world, **shards)
+        split = [number(stated.get(name)) for name in ("tensor_parallel", "pipeline_parallel")]
+        tensor, pipeline = (n if isinstance(n, int) and 0 < n <= MOST_COUNT else 1 for n in split)
+        known["parallelism"] = Parallelism(strategy=strategy, world_size=world, tensor=tensor, pipeline=pipeline)
     return known

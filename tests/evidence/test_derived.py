@@ -195,7 +195,11 @@ def test_the_host_the_limit_and_the_victim_are_figures():
         "anon-rss:6291456kB, file-rss:1kB, shmem-rss:0kB\nshm              64M   64M     0 100% /dev/shm\n"
     )
     found = values(text)
-    assert (found["memory_limit_bytes"], found["killed_rss_bytes"], found["shm_total_bytes"]) == (8 << 30, 6 << 30, 64 << 20)
+    assert (found["memory_limit_bytes"], found["killed_rss_bytes"], found["shm_total_bytes"]) == (
+        8 << 30,
+        6 << 30,
+        64 << 20,
+    )
 
 
 def test_an_allocator_that_was_given_a_part_of_the_card():

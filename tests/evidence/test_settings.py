@@ -142,11 +142,18 @@ def test_an_error_file_of_a_worker_is_read_as_a_log():
         'Traceback (most recent call last):\n  File "/a/train.py", line 9, in main\n    loss.backward()\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.25 GiB is free.\n"
     )
-    data = {"message": {"message": "OutOfMemoryError: CUDA out of memory.", "extraInfo": {"py_callstack": stack, "timestamp": "1696843291"}}}
+    data = {
+        "message": {
+            "message": "OutOfMemoryError: CUDA out of memory.",
+            "extraInfo": {"py_callstack": stack, "timestamp": "1696843291"},
+        }
+    }
     facts, _ = settings_file.parse("logs/attempt_0/3/error.json", json.dumps(data))
     [event] = [f for f in facts if isinstance(f, Event)]
     [traceback] = [f for f in facts if isinstance(f, Traceback)]
     assert (event.kind, event.rank, event.device, event.time) == ("torch.oom", 3, 3, 1696843291.0)
     assert event.figures["tried_to_allocate_bytes"] == 2 << 30
     assert traceback.source.line <= event.source.line <= traceback.end_line
-    assert not [f for f in settings_file.parse("a.json", '{"message": {"message": "hello"}}')[0] if isinstance(f, Event)]
+    assert not [
+        f for f in settings_file.parse("a.json", '{"message": {"message": "hello"}}')[0] if isinstance(f, Event)
+    ]

@@ -57,7 +57,11 @@ _KINDS = (
         "shared-memory",
         re.compile(r"unable to (?:write to file </torch_|allocate shared memory ?\(shm\) for file)"),
     ),
-    ("os.no-memory", "host-oom", re.compile(r"unable to mmap (?P<size>\d{1,20} bytes) from file .{0,300}Cannot allocate")),
+    (
+        "os.no-memory",
+        "host-oom",
+        re.compile(r"unable to mmap (?P<size>\d{1,20} bytes) from file .{0,300}Cannot allocate"),
+    ),
     ("os.no-memory", "host-oom", re.compile(r"Errno 12\] Cannot allocate memory|fork: Cannot allocate memory")),
     ("arrow.oom", "host-oom", re.compile(r"malloc of size (?P<bytes>\d{1,20}) failed")),
     ("cpp.bad-alloc", "host-oom", re.compile(r"instance of 'std::bad_alloc'")),

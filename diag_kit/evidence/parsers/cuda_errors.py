@@ -43,7 +43,10 @@ _KINDS = (
             r"hipErrorOutOfMemory|(?<!from device: )(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY"
         ),
     ),
-    ("cublas.alloc-failed", re.compile(r"CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling .?cublasCreate")),
+    (
+        "cublas.alloc-failed",
+        re.compile(r"CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling .?cublasCreate"),
+    ),
     (
         "cudnn.failed",
         re.compile(

@@ -32,8 +32,14 @@ LITERALS = (
 _KINDS = (
     ("cupy.oom", re.compile(rf"OutOfMemoryError: Out of memory allocating (?P<asked>{SIZE})")),
     ("rmm.oom", re.compile(r"bad_alloc: out_of_memory: ")),
-    ("ggml.oom", re.compile(rf"allocating (?P<asked>{SIZE}) on device (?P<device>\d{{1,6}}): cudaMalloc failed: out of memory")),
-    ("tensorrt.oom", re.compile(r"Requested amount of GPU memory \((?P<asked>\d{1,20} bytes)\) could not be allocated")),
+    (
+        "ggml.oom",
+        re.compile(rf"allocating (?P<asked>{SIZE}) on device (?P<device>\d{{1,6}}): cudaMalloc failed: out of memory"),
+    ),
+    (
+        "tensorrt.oom",
+        re.compile(r"Requested amount of GPU memory \((?P<asked>\d{1,20} bytes)\) could not be allocated"),
+    ),
     ("mxnet.oom", re.compile(r"cudaMalloc retry failed: out of memory")),
 )
 _ALLOCATED = re.compile(rf"allocated so far: ({SIZE})")

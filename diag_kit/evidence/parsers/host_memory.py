@@ -24,8 +24,12 @@ LITERALS = ("Mem:", "Swap:", "iB Mem ", "/shm", "svmem(")
 
 _FREE = re.compile(r"^\s*(Mem|Swap):((?:\s{1,20}[\d.,]{1,15}(?:[KMGT]i?|B)?){3,6})\s*$")
 _COMMAND = re.compile(r"\bfree -(?:\w{0,4})([bkmg])")
-_TOP = re.compile(r"\b([KMGT]iB) Mem : {1,6}([\d.]{1,15})\+? total, {1,6}([\d.]{1,15}) free, {1,6}([\d.]{1,15})\+? used")
-_SHM = re.compile(r"^\S{1,40}\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}\d{1,3}%\s{1,9}/dev/shm\s*$")
+_TOP = re.compile(
+    r"\b([KMGT]iB) Mem : {1,6}([\d.]{1,15})\+? total, {1,6}([\d.]{1,15}) free, {1,6}([\d.]{1,15})\+? used"
+)
+_SHM = re.compile(
+    r"^\S{1,40}\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}([\d.]{1,12}[KMGT]?)\s{1,20}\d{1,3}%\s{1,9}/dev/shm\s*$"
+)
 _PSUTIL = re.compile(r"svmem\(total=(\d{1,16}), available=(\d{1,16}), percent=[\d.]{1,6}, used=(\d{1,16})")
 _UNITS = {"b": 1, "k": KIB, "m": MIB, "g": GIB}
 
@@ -62,9 +66,7 @@ def parse(window: Window) -> Iterator[HostMemory]:
             )
         elif "svmem(" in text and (found := _PSUTIL.search(text)):
             total, available, used = map(int, found.groups())
-            yield HostMemory(
-                source=window.source(index), total_bytes=total, used_bytes=used, available_bytes=available
-            )
+            yield HostMemory(source=window.source(index), total_bytes=total, used_bytes=used, available_bytes=available)
 
 
 def _unit(total: str) -> int:

@@ -39,7 +39,10 @@ _SPACE = re.compile(r"in memory space (\w{1,20})")
 _FIELDS = tuple(
     (name, re.compile(pattern.replace("AMOUNT", _AMOUNT)))
     for name, pattern in (
-        ("tried_to_allocate_bytes", r"(?:trying to allocate|Out of memory allocating|Attempting to (?:allocate|reserve)) AMOUNT"),
+        (
+            "tried_to_allocate_bytes",
+            r"(?:trying to allocate|Out of memory allocating|Attempting to (?:allocate|reserve)) AMOUNT",
+        ),
         ("tried_to_allocate_bytes", r"allocate request for [\d.]{1,24}[KMGT]?i?B \((\d{1,20})B\)"),
         ("free_bytes", r"There are AMOUNT free"),
         ("largest_free_block_bytes", r"largest contiguous region of free memory is AMOUNT"),

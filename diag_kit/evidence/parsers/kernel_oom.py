@@ -91,7 +91,9 @@ def parse(window: Window) -> Iterator[Event]:
             opened, grouped, figures = None, False, {}
 
 
-def _event(window: Window, index: int, *, grouped: bool | None, figures: dict[str, Any], pid: int | None = None) -> Event:
+def _event(
+    window: Window, index: int, *, grouped: bool | None, figures: dict[str, Any], pid: int | None = None
+) -> Event:
     return window.event(
         index,
         kind="cgroup.oom-count" if grouped is None else "cgroup.oom-kill" if grouped else "kernel.oom-kill",

@@ -34,11 +34,11 @@ _REPORT = re.compile(
     rf"(?: \| total device memory used: {_N})?"
 )
 _ITERATIONS = re.compile(r"^(\d{1,12}) iterations$|\bfor iteration (\d{1,12})$")
-_THEORY = re.compile(
-    rf"weight and optimizer={_N} MB, activation={_N} MB, total={_N} MB|weight and optimizer={_N} MB"
-)
+_THEORY = re.compile(rf"weight and optimizer={_N} MB, activation={_N} MB, total={_N} MB|weight and optimizer={_N} MB")
 _LOADED = re.compile(rf"Number of parameters in most loaded shard in billions: {_N}")
-_SHARD = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(\d{1,5}, \d{1,5}\): (\d{1,15})")
+_SHARD = re.compile(
+    r"number of parameters on \(tensor, pipeline\) model parallel rank \(\d{1,5}, \d{1,5}\): (\d{1,15})"
+)
 _METRICS = ("allocated", "peak_allocated", "reserved", "peak_reserved", "used")
 _THEORIES = ("theoretical_states_bytes", "theoretical_activations_bytes", "theoretical_total_bytes")
 

@@ -20,7 +20,12 @@ from ...units import SIZE, parse_size
 from ..facts import Event
 from ..text import Window
 
-LITERALS = ("MPS backend out of memory", "Invalid buffer size", "maximum allowed buffer size", "CallbackErrorOutOfMemory")
+LITERALS = (
+    "MPS backend out of memory",
+    "Invalid buffer size",
+    "maximum allowed buffer size",
+    "CallbackErrorOutOfMemory",
+)
 
 _FIELDS = (
     ("allocated_bytes", re.compile(rf"MPS\s+allocated:\s+({SIZE})")),

@@ -62,7 +62,11 @@ _KINDS = (
         re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b"),
     ),
     ("triton.out-of-resources", "originator", re.compile(r"OutOfResources: |out of resource: ")),
-    ("cuda.kernel-resources", "originator", re.compile(r"uses too much shared data|too many resources requested for launch")),
+    (
+        "cuda.kernel-resources",
+        "originator",
+        re.compile(r"uses too much shared data|too many resources requested for launch"),
+    ),
     ("cuda.assert", "originator", re.compile(r"device-side assert triggered|\.cuh?:\d{1,15}:.* Assertion `.*` failed")),
     (
         "cuda.illegal-access",
@@ -77,9 +81,16 @@ _KINDS = (
     (
         "nan-loss",
         "originator",
-        re.compile(r"\bloss (?:is|was|became) (?:nan|[+-]?inf\w*)\b.{0,20}stopping|(?:oss scale already at minimum|Minimum loss scale reached)", re.I),
+        re.compile(
+            r"\bloss (?:is|was|became) (?:nan|[+-]?inf\w*)\b.{0,20}stopping|(?:oss scale already at minimum|Minimum loss scale reached)",
+            re.I,
+        ),
     ),
-    ("crash.segfault", "originator", re.compile(r"Segmentation fault(?: \(core dumped\)|$)|Fatal Python error: Segmentation fault")),
+    (
+        "crash.segfault",
+        "originator",
+        re.compile(r"Segmentation fault(?: \(core dumped\)|$)|Fatal Python error: Segmentation fault"),
+    ),
     (
         "epoch-end",
         "context",

@@ -32,7 +32,9 @@ _PROCESS = re.compile(
 )
 _GPUSTAT = re.compile(r"^\[(\d{1,3})\] .{1,80}\|.{1,60}\|\s*(\d{1,7}) / (\d{1,7}) MB \|(.{0,400})")
 _HOLDER = re.compile(r"\b[\w.:/-]{1,60}?(?:/(\d{1,10}))?\((\d{1,7})M\)")
-_COLUMN = re.compile(r"^(index|memory\.(?:used|total|free)|pid|process_name|name|used_(?:gpu_)?memory|gpu_\w{1,12}|[a-z]\w{0,30}(?:\.[\w.]{1,40})?)(?: \[MiB\])?$")
+_COLUMN = re.compile(
+    r"^(index|memory\.(?:used|total|free)|pid|process_name|name|used_(?:gpu_)?memory|gpu_\w{1,12}|[a-z]\w{0,30}(?:\.[\w.]{1,40})?)(?: \[MiB\])?$"
+)
 _AMOUNT = re.compile(r"^(\d{1,7})(?: MiB)?$")
 
 
@@ -69,7 +71,9 @@ def parse(window: Window) -> Iterator[DeviceMemory]:
             columns = [name.split(" ")[0] for name in names] if all(_COLUMN.match(name) for name in names) else []
 
 
-def _fact(window: Window, index: int, device: int | None, *, used: str | None, total: str | None = None) -> DeviceMemory:
+def _fact(
+    window: Window, index: int, device: int | None, *, used: str | None, total: str | None = None
+) -> DeviceMemory:
     return DeviceMemory(
         source=window.source(index, around=0),
         device=device,
@@ -85,7 +89,12 @@ def _row(window: Window, index: int, columns: list[str]) -> DeviceMemory | None:
         return None
     row: dict[str, Any] = dict(zip(columns, cells, strict=True))
     sizes = {}
-    for name, key in (("used", "memory.used"), ("total", "memory.total"), ("of", "used_memory"), ("of", "used_gpu_memory")):
+    for name, key in (
+        ("used", "memory.used"),
+        ("total", "memory.total"),
+        ("of", "used_memory"),
+        ("of", "used_gpu_memory"),
+    ):
         if key in row:
             found = _AMOUNT.match(row[key])
             if not found:
@@ -97,4 +106,6 @@ def _row(window: Window, index: int, columns: list[str]) -> DeviceMemory | None:
         total=sizes.get("total"),
     )  # fmt: skip
     pid = row.get("pid", "")
-    return replace(fact, pid=int(pid), process=row.get("process_name", row.get("name", ""))) if pid.isdecimal() else fact
+    return (
+        replace(fact, pid=int(pid), process=row.get("process_name", row.get("name", ""))) if pid.isdecimal() else fact
+    )

@@ -19,7 +19,9 @@ from ..text import Window
 LITERALS = ("VRAM Total ", "VRAM USED")
 
 _TOTAL = re.compile(r"GPU\[(\d{1,3})\]\s{0,8}: VRAM Total (Used )?Memory \(B\): (\d{1,15})")
-_PROCESS = re.compile(r"^\s*(\d{1,10})\s{1,20}(\S{1,60})\s{1,20}(\d{1,3})\s{1,20}(\d{1,15})\s{1,20}\d{1,15}\s{1,20}\S{1,20}\s*$")
+_PROCESS = re.compile(
+    r"^\s*(\d{1,10})\s{1,20}(\S{1,60})\s{1,20}(\d{1,3})\s{1,20}(\d{1,15})\s{1,20}\d{1,15}\s{1,20}\S{1,20}\s*$"
+)
 
 
 def parse(window: Window) -> Iterator[DeviceMemory]:

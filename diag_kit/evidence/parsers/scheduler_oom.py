@@ -36,7 +36,9 @@ LITERALS = (
 )
 
 _SLURM = re.compile(r"Detected \d{1,9} oom[_-]kill event|tasks? [\d,-]{1,200}: Out Of Memory|OUT_OF_ME(?:MORY|\+)")
-_ENDED = re.compile(r'(?:Reason|State|status|phase)\W{1,40}OOM-?[Kk]ill|^\s*\|?\s*OOM-?[Kk]illed\b|\bOOM-?[Kk]ill(?:ed)?\b|OOMKILL')
+_ENDED = re.compile(
+    r"(?:Reason|State|status|phase)\W{1,40}OOM-?[Kk]ill|^\s*\|?\s*OOM-?[Kk]illed\b|\bOOM-?[Kk]ill(?:ed)?\b|OOMKILL"
+)
 _DENIED = re.compile(r'"?OOMKilled"?\s*[:=]\s*(?:false|0)\b')
 _QUOTED = re.compile(r"\b(?:if|when|not|no|avoid|prevent|without|may be|might be|could be) .{0,40}OOM-?[Kk]ill", re.I)
 _EVICTED = re.compile(r"low on resource: memory")

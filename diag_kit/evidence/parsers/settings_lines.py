@@ -95,11 +95,11 @@ _PAIR = re.compile(
 )
 _MOST_PAIRS = 600
 _MIXED = re.compile(r"Using (16bit|bfloat16|bf16|float16)(?: native)? Automatic Mixed Precision")
-_SHAPE_KEYS = frozenset(
-    "num_hidden_layers n_layer n_layers num_layers hidden_size n_embd d_model num_attention_heads n_head n_heads "
-    "num_key_value_heads num_query_groups intermediate_size n_inner ffn_dim ffn_hidden_size vocab_size padded_vocab_size "
-    "tie_word_embeddings model_type hidden_act swiglu".split()
-)
+_SHAPE_KEYS = frozenset((
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "hidden_size", "n_embd", "d_model", "num_attention_heads",
+    "n_head", "n_heads", "num_key_value_heads", "num_query_groups", "intermediate_size", "n_inner", "ffn_dim",
+    "ffn_hidden_size", "vocab_size", "padded_vocab_size", "tie_word_embeddings", "model_type", "hidden_act", "swiglu",
+))  # fmt: skip
 _NEAR = 400
 _FLAGS = {"model_max_length": "seq_length"}
 """Names that mean the run's own setting on a command line, and something else in a tokenizer's file."""

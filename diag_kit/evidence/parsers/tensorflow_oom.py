@@ -68,7 +68,9 @@ _STAT_NAMES = {
 }
 _DEVICE = re.compile(r"(?:GPU[:_ ]|device:GPU:)(\d{1,6})")
 _FOUND_DEVICE = re.compile(r"Found device (\d{1,6}) with properties")
-_CARD = re.compile(r"(?:deviceMemorySize|totalMemory): ([\d.]{1,24} ?[KMGT]i?B)(?: freeMemory: ([\d.]{1,24} ?[KMGT]i?B))?")
+_CARD = re.compile(
+    r"(?:deviceMemorySize|totalMemory): ([\d.]{1,24} ?[KMGT]i?B)(?: freeMemory: ([\d.]{1,24} ?[KMGT]i?B))?"
+)
 _NEAR = 300
 
 

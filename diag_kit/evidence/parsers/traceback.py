@@ -35,7 +35,9 @@ _JUPYTER = (
     re.compile(r"^\s*File (?P<path>[~/\w<][^\s:]*(?:\.py|>)):(?P<line>\d{1,15})(?:,? in (?P<func>[^(]+)|$)"),
     re.compile(r"^\s*Cell In\s*\[\d{1,15}\], line (?P<line>\d{1,15})(?:, in (?P<func>[^(]+))?"),
     re.compile(r"^\s*Input In\s*\[\d{1,15}\], in (?P<func>[^(]+)"),
-    re.compile(r"^\s*\[?(?P<path><(?:ipython-input|command)-[^>]+>|[~/][^\s\]]+\.py)(?:\]\([^)]*\))? in (?P<func>[^(]+)"),
+    re.compile(
+        r"^\s*\[?(?P<path><(?:ipython-input|command)-[^>]+>|[~/][^\s\]]+\.py)(?:\]\([^)]*\))? in (?P<func>[^(]+)"
+    ),
 )
 _RICH = re.compile(r"^\s*(?P<path>(?:[A-Za-z]:)?[\w./\\~<>-]+\.py):(?P<line>\d{1,15}) in\b\s*(?P<func>\S+)?\s*$")
 _PYTEST = re.compile(

@@ -106,7 +106,12 @@ def _readings(text: str) -> Iterator[tuple[str, str, str, str]]:
         series: Any = f"{found[1]} {found[4] or 'begin'}"
         yield metric, f"{found[5]} {found[6] or 'MB'}", series, label
     if found := _CUDA_MAX.search(text):
-        yield "peak_reserved" if found[1] == "reserved" else "peak_allocated", found[3], "cuda max", found[1] or found[2]
+        yield (
+            "peak_reserved" if found[1] == "reserved" else "peak_allocated",
+            found[3],
+            "cuda max",
+            found[1] or found[2],
+        )
     if found := _LLAMA.search(text):
         yield "reserved", f"{found[1]} GiB", "llama-recipes", ""
         yield "allocated", f"{found[2]} GiB", "llama-recipes", ""

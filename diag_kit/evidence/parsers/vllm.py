@@ -38,7 +38,10 @@ _SIZE = r"(-?[\d.]{1,16}) ?Gi?B"
 _KINDS = (
     ("vllm.no-cache-blocks", re.compile(r"Error: No available memory for the cache blocks")),
     ("vllm.no-cache-blocks", re.compile(r"Error: Not enough memory\. Please try to increase --mem-fraction-static")),
-    ("vllm.cache-too-small", re.compile(r"Error: .{0,120}max seq len \((\d{1,9})\) is larger than the maximum number of tokens")),
+    (
+        "vllm.cache-too-small",
+        re.compile(r"Error: .{0,120}max seq len \((\d{1,9})\) is larger than the maximum number of tokens"),
+    ),
     ("vllm.cache-too-small", re.compile(r"Error: To serve at least one request with .{0,60}max seq len \((\d{1,9})\)")),
     ("vllm.card-taken", re.compile(r"Error: Free memory on device .{0,80}less than desired GPU memory utilization")),
 )
