@@ -333,6 +333,8 @@ MESSAGES: list[tuple[str, str, list[str], dict]] = [
     ),
     ("megatron_memory", "[Rank 5] (after save_checkpoint for iteration 500) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | max reserved: 4.0",
      ["MemoryPoint"] * 4, {"metric": "peak_reserved", "value_bytes": 4 << 20, "step": 500}),
+    ("megatron_memory", "# --seq-length 8192\n[Rank 5] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | max reserved: 4.0",
+     ["MemoryPoint"] * 4, {"seq_len": 8192, "step": 2}),
     ("megatron_memory", "Theoretical memory footprints: weight and optimizer=17592.00 MB, activation=4096.00 MB, total=21688.00 MB",
      ["Setting"] * 3, {"name": "theoretical_total_bytes", "value": 21688 << 20}),
     ("megatron_memory", " > number of parameters on (tensor, pipeline) model parallel rank (0, 1): 1732608000", ["Setting"], {"value": 1732608000}),
