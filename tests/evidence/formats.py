@@ -150,7 +150,7 @@ MESSAGES: list[tuple[str, str, list[str], dict]] = [
      {"tried_to_allocate_bytes": 2684354560, "device": 3}),
     ("jax_oom", "ValueError: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.", ["jax.oom"], {"tried_to_allocate_bytes": 17179869184}),
     ("jax_oom", "XlaRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 32.50M of 16.00M vmem. Exceeded vmem capacity by 16.50M.",
-     ["xla.kernel-memory"], {"needed_bytes": "32.5 MiB"}),
+     ["xla.kernel-memory"], {"kernel_needed_bytes": "32.5 MiB", "kernel_limit_bytes": "16 MiB", "total_bytes": None}),
     # --- Paddle, ONNX Runtime, vLLM ---
     (
         "paddle_oom",

@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ LITERALS = sorted({literal for parser in all_parsers() for literal in parser.LIT
 LOGS = sorted(Path(__file__).parents[1].joinpath("cases").glob("*/evidence/*.txt"))
 
 
+@cache
+def repeated(literal: str, filler: str) -> Window:
+    """One line of a filler between two literals, nearly as long as a line may be."""
+    line = f"{literal} {filler * (MAX_LINE // len(filler) - 200)} {literal}"
+    return Window("run.log", lines_of(line.encode()))
+
+
 @pytest.mark.parametrize("parser", all_parsers(), ids=lambda parser: parser.__name__.rpartition(".")[2])
 def test_no_pattern_backtracks(parser):
     """A line of one character repeated, between two of the words that a pattern looks for, is read in a moment.
@@ -23,8 +31,7 @@ def test_no_pattern_backtracks(parser):
     """
     for filler in ("1", "1.", ".", "a", "(", "--a ", "= ", "│"):
         for literal in LITERALS:
-            line = f"{literal} {filler * (MAX_LINE // len(filler) - 200)} {literal}"
-            window = Window("run.log", lines_of(line.encode()))
+            window = repeated(literal, filler)
             started = time.process_time()
             list(parser.parse(window))
             assert time.process_time() - started < 2, (literal, filler)

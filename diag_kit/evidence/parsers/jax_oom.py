@@ -65,6 +65,7 @@ _BELOW = tuple(
 _BUFFER = re.compile(r"^\s*(?:\d{1,4}\. )?Size: " + _AMOUNT + r"\s*$")
 _SHAPE = re.compile(r"^\s*Shape: \(?(\w{1,16})\[([\d,]{0,200})\]")
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "s32": "int32", "pred": "bool"}
+_KERNEL = {"needed_bytes": "kernel_needed_bytes", "total_bytes": "kernel_limit_bytes"}
 _ORDINAL = re.compile(r"device ordinal (\d{1,6})")
 _NEAR = 300
 
@@ -87,7 +88,9 @@ def parse(window: Window) -> Iterator[Event]:
         said[key] = index
         space = _SPACE.search(message)
         kernel = space is not None and space[1] not in ("hbm", "host")
-        if not kernel:
+        if kernel:
+            figures = {_KERNEL[name]: value for name, value in figures.items() if name in _KERNEL}
+        else:
             figures = {**_below(window, index), **figures}
         tpu = "hbm" in message or "HBM" in message or "TPU" in message
         ordinal = _ORDINAL.search(message)
