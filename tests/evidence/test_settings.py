@@ -50,7 +50,7 @@ def test_a_dump_of_megatron_gives_settings_and_shape():
     }  # fmt: skip
     assert found == {
         "gradient_dtype": "fp32", "effective_batch": 256, "micro_batch": 2, "pipeline_parallel": 2, "tensor_parallel": 4,
-        "checkpointing": "selective", "seq_len": 4096, "attention": "flash", "world_size": 64,
+        "checkpointing": "selective", "seq_len": 4096, "attention": "flash", "world_size": 64, "vocab": 32000,
     }  # fmt: skip
 
 
