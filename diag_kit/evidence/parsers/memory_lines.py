@@ -23,6 +23,7 @@ from ..facts import MemoryPoint, Progress
 from ..text import Line, Window
 
 SERIES = ("mem", "Mem", "lloc", "eserved")
+_WORDS = ("mem", "lloc", "eserved", "cpu", "rss", "ram", "host")
 LITERALS = ("mem", "allocated", "Mem", "it/s", "s/it", "step", "iter", "poch", " it ")
 
 _N = r"(\d{1,12}(?:\.\d{1,12})?)"
@@ -77,27 +78,27 @@ def parse(window: Window) -> Iterator[MemoryPoint | Progress]:
     """Memory points, and the steps that lines of progress show."""
     length: int | None = None
     for index, line in enumerate(window.lines):
-        if not any(literal in line.text for literal in LITERALS):
-            if found := _LENGTH.search(line.text):
-                length = int(found[1])
-            continue
-        if found := _LENGTH.search(line.text):
+        text = line.text
+        low = text.lower()
+        if ("len" in low or "tokens" in low or "max_size" in low) and (found := _LENGTH.search(text)):
             length = int(found[1])
-        if "out of memory" in line.text.lower() or "Tried to allocate" in line.text:
+        if not any(literal in text for literal in LITERALS) or "out of memory" in low or "Tried to allocate" in text:
             continue
         try:
-            yield from _of_line(window, index, line, length)
+            yield from _of_line(window, index, line, low, length)
         except ValueError:
             continue  # a number that is none, such as "1.2.3": this line says nothing, the others still do
 
 
-def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iterator[MemoryPoint | Progress]:
+def _of_line(window: Window, index: int, line: Line, low: str, length: int | None) -> Iterator[MemoryPoint | Progress]:
     text = line.text
+    step, total, micro = _position(text, low)
+    if step is None and micro is None:
+        return
     source = window.source(index, around=0)
-    step, total, micro = _position(text)
     if step is not None:
         yield Progress(source=source, rank=line.rank, step=step, total=total)
-    if (step is None and micro is None) or any(mark in text for mark in _ELSEWHERE):
+    if not (any(word in low for word in _WORDS) or "G " in text) or any(mark in text for mark in _ELSEWHERE):
         return
     read: list[tuple[int, int]] = []
     for metric, unit, pattern in _NAMED:
@@ -122,14 +123,16 @@ def _of_line(window: Window, index: int, line: Line, length: int | None) -> Iter
         )
 
 
-def _position(text: str) -> tuple[int | None, int | None, int | None]:
+def _position(text: str, low: str) -> tuple[int | None, int | None, int | None]:
     """(step, total steps, micro-step) that a line states; a scheduler's job number and a best step are neither."""
-    if _NO_STEP.search(text):
+    if ("step" in low or "srun" in low or "best" in low) and _NO_STEP.search(text):
         return None, None, None
-    micro = int(found[1]) if (found := _MICRO.search(text)) else None
-    if bar := _BAR.search(text) or _FAIRSEQ.search(text):
+    micro = int(found[1]) if "micro" in low and (found := _MICRO.search(text)) else None
+    if bar := ("%|" in text and _BAR.search(text)) or ("epoch " in text and _FAIRSEQ.search(text)):
         return int(bar[1]), int(bar[2]), micro
-    rest = _COUNT.sub("", _MICRO.sub("", text))
+    rest = text if micro is None else _MICRO.sub("", text)
+    if _STEP.search(rest):
+        rest = _COUNT.sub("", rest)
     if found := _STEP.search(rest):
         return int(found[1]), int(found[2]) if found[2] else None, micro
     if found := _BRACKET.search(rest):
