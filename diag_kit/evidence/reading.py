@@ -22,14 +22,14 @@ from . import settings_file, tables
 from .facts import Fact, FileCoverage
 from .files import SETTINGS, TABLES, File
 from .parsers import all_parsers
-from .scan import BEFORE, Literals, Scan, Span, merged, scan
+from .scan import BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
 from .scan.engines import prepared
 from .streams import Text, codec_of, open_text
 from .text import Window, lines_of, rank_of_path
 
 SMALL = 64 << 10
 """A log up to this size is parsed whole."""
-_HEAD = 64 << 10
+_HEAD, _LABELS = 64 << 10, 2 << 10
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -44,12 +44,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to read: ``small`` is the size up to which a log is parsed whole, ``edge`` the bytes of a larger one's head
-    and end that are, ``engine`` the scan's, None for the fastest.
+    """How to read.
+
+    Attributes:
+        small: size up to which a log is parsed whole.
+        edge: bytes of a larger one's head and end that are parsed whole.
+        samples: lines of each series that are parsed.
+        engine: the scan's; None for the fastest.
     """
 
     small: int = SMALL
     edge: int = 64 << 10
+    samples: int = SAMPLES
     engine: str | None = None
 
 
@@ -145,7 +151,7 @@ def _read(file: File, stream: Text, how: How, on_bytes: Callable[[int], None] | 
         part = _covered(file, stream, "log", facts, notes, digest)
         return replace_coverage(part, ranks=ranks)
     scanned, stopped = _scan(_Ahead(data, stream, None), stream, how, on_bytes)
-    part = parse_scan(file.shown, scanned)
+    part = parse_scan(file.shown, scanned, how)
     notes = [*part.coverage.notes, *([STOPPED] if stopped else [])]
     done = _covered(file, stream, "log", part.facts, notes, digest)
     return replace_coverage(done, ranks=part.coverage.ranks, whole=False)
@@ -203,7 +209,7 @@ def _scan(rest: _Ahead, stream: Text, how: How, on_bytes: Callable[[int], None] 
                 stopped = True
         return b"" if stopped else rest.read(size)
 
-    return scan(read, wanted, present, size=stream.size, edge=how.edge), stopped
+    return scan(read, wanted, present, size=stream.size, samples=how.samples, edge=max(how.edge, _LABELS)), stopped
 
 
 def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> Scan:
@@ -218,7 +224,10 @@ def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> S
         ahead = min(start, BEFORE)
         stream.seek(start - ahead)
         before = stream.read(ahead)
-        return scan(stream.read, wanted, present, at=start, before=before, until=end, size=size, edge=how.edge)
+        edge = max(how.edge, _LABELS)
+        return scan(
+            stream.read, wanted, present, at=start, before=before, until=end, size=size, samples=how.samples, edge=edge
+        )
 
 
 def unread(path: Path, start: int, end: int) -> Scan:
@@ -242,14 +251,14 @@ def divisible(file: File) -> bool:
     return not codec_of(head) and kind_of(file, head)[0] == "log"
 
 
-def parse_scan(shown: str, found: Scan) -> Part:
+def parse_scan(shown: str, found: Scan, how: How = How()) -> Part:
     """Facts of the neighbourhoods that a scan kept."""
     rank = rank_of_path(shown)
     rolled = set(literals().roll_call)
     wide = [span for literal, one in found.found.items() if literal not in rolled for span in one.spans()]
     narrow = [span for literal, one in found.found.items() if literal in rolled for span in one.spans()]
     sampled = [span for spans in found.samples.values() for span in spans]
-    windows = list(_windows(shown, merged([*wide, *found.edges]), found.end, rank))
+    windows = list(_windows(shown, merged([*wide, *(found.edges if how.edge else ())]), found.end, rank))
     facts, ranks, notes = _parse(windows)
     seen = {(fact.source.line, type(fact)) for fact in facts}
     for spans, attribute in ((narrow, "ROLL_CALL"), (sampled, "SERIES")):

@@ -16,14 +16,16 @@ from typing import TypeVar
 from ..errors import EvidenceError
 from . import reading, sharing
 from .facts import Event, Fact, FileCoverage, Launch, MemoryPoint, Progress, Setting, Snapshot, Traceback
-from .files import SETTINGS, find
+from .files import SETTINGS, File, find
 
 _WHOLE = 2 << 20
 """Evidence up to this size in all is parsed whole."""
-_EDGE, _EDGE_OF_MANY, _FEW_FILES = 64 << 10, 4 << 10, 32
-"""Bytes of a large log's head and end that are parsed whole; of each of many logs; how many files are few."""
+_FEW_FILES, _OF_MANY = 32, 4
+"""More files than the first are read from afar, with so many lines of each series, and then those closely in which
+memory failed: as many of them as are few."""
 
 OnProgress = Callable[[str, int, int], None]
+_MEMORY = ("gpu-oom", "host-oom", "shared-memory")
 _F = TypeVar("_F", bound=Fact)
 
 
@@ -128,13 +130,12 @@ def load_run(
     """
     files, more = find(paths or [])
     total = sum(file.size for file in files)
-    how = reading.How(
-        small=_WHOLE // 2 if total <= _WHOLE else reading.SMALL,
-        edge=_EDGE if len(files) <= _FEW_FILES else _EDGE_OF_MANY,
-        engine=engine,
-    )
+    close = reading.How(small=_WHOLE // 2 if total <= _WHOLE else reading.SMALL, engine=engine)
+    far = replace(close, edge=0, samples=_OF_MANY) if len(files) > _FEW_FILES else close
     report = None if on_progress is None else (lambda shown, done: on_progress(shown, min(done, total), total))
-    parts = sharing.read_all(files, how, report, workers)
+    parts = sharing.read_all(files, far, report, workers)
+    if far != close:
+        _look_closer(files, parts, close, workers)
     if text is not None:
         parts.append(reading.read_text("pasted text", text))
     coverage = [part.coverage for part in parts]
@@ -142,6 +143,18 @@ def load_run(
     digest = hashlib.sha256(b"".join(part.digest for part in parts)).hexdigest()[:32]
     notes = (f"{more:,} more files were not read; point at the logs alone",) if more > 0 else ()
     return Run(tuple(fact for part in parts for fact in part.facts), tuple(coverage), digest, notes)
+
+
+def _look_closer(files: Sequence[File], parts: list[reading.Part], how: reading.How, workers: int | None) -> None:
+    """Read those files again in which memory failed, now with their edges and their series."""
+    failed = [
+        which
+        for which, part in enumerate(parts)
+        if not part.coverage.whole and any(isinstance(f, Event) and f.family in _MEMORY for f in part.facts)
+    ]
+    failed = failed[:_FEW_FILES]
+    for which, part in zip(failed, sharing.read_all([files[i] for i in failed], how, None, workers), strict=True):
+        parts[which] = part
 
 
 def _refuse_nothing(files: Sequence[FileCoverage], paths: Sequence[str | Path] | None) -> None:

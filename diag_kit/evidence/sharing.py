@@ -67,7 +67,7 @@ def read_all(files: Sequence[File], how: How, report: Report | None = None, work
     except StopReading:
         pass  # what is done is kept
     for which, bounds in pieces.items():
-        parts[which] = _joined(files[which], bounds, scans[which])
+        parts[which] = _joined(files[which], bounds, scans[which], how)
     return parts
 
 
@@ -181,7 +181,7 @@ def _pooled(
             del running[future]
 
 
-def _joined(file: File, bounds: Sequence[tuple[int, int | None]], scans: dict[int, Scan | str]) -> Part:
+def _joined(file: File, bounds: Sequence[tuple[int, int | None]], scans: dict[int, Scan | str], how: How) -> Part:
     """One part of a divided file's scans; a stretch that was not read keeps its lines counted, and is told."""
     whole: Scan | None = None
     read, notes = 0, []
@@ -195,7 +195,7 @@ def _joined(file: File, bounds: Sequence[tuple[int, int | None]], scans: dict[in
         whole = whole.then(found) if whole else found
     if not read or whole is None:
         return Part(coverage=FileCoverage(file.shown, file.size, 0, "unread", tuple(dict.fromkeys(notes))))
-    part = reading.parse_scan(file.shown, whole)
+    part = reading.parse_scan(file.shown, whole, how)
     said = tuple(dict.fromkeys([*part.coverage.notes, *notes]))
     part.digest = reading.digest(file)
     return reading.replace_coverage(part, size_bytes=max(file.size, read), read_bytes=read, notes=said)

@@ -2,6 +2,7 @@
 itself.
 """
 
+import functools
 import itertools
 import random
 import tracemalloc
@@ -188,6 +189,6 @@ def test_a_long_log_is_judged_as_a_short_one(tmp_path, monkeypatch):
         short = said(load_run([case / "evidence"]))
         with monkeypatch.context() as patch:
             patch.setattr(run_module, "_WHOLE", 0)
-            patch.setattr(run_module, "_EDGE", 4096)
+            patch.setattr(reading, "How", functools.partial(reading.How, edge=0))
             patch.setattr(reading, "SMALL", 0)
             assert said(load_run([folder])) == short, case.name

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from .engines import Present
 
 BLOCK = 1 << 20
-BEFORE, AFTER, NARROW = 16 << 10, 8 << 10, 600
-"""Bytes kept around a hit: a traceback stands before its message; a series line needs its neighbours only."""
+BEFORE, AFTER, NARROW, ASIDE = 16 << 10, 8 << 10, 600, (300, 500)
+"""Bytes kept before and after a hit: a traceback stands before its message; what each rank prints once is a line or
+two; a line of a series needs its neighbours only."""
 KEPT, KEPT_OF_MANY, MANY, UNCOUNTED = 32, 6, 500, 2_000
 """First and as many last hits of an event that are kept; of one that comes more than MANY times; hits that are counted
 one by one: beyond, a block that holds any counts as one more."""
@@ -138,6 +139,7 @@ def scan(
     before: bytes = b"",
     until: int | None = None,
     size: int = 0,
+    samples: int = SAMPLES,
     edge: int = 64 << 10,
     on_block: Callable[[int], None] | None = None,
 ) -> Scan:
@@ -151,10 +153,11 @@ def scan(
         before: bytes that stand before it, for context.
         until: offset at which the part ends; its last neighbourhood reads on. None: to the end of the stream.
         size: of the whole file, by which series are thinned; 0 where it is not known.
+        samples: lines to keep of each series.
         edge: bytes to keep of the head and of the end.
         on_block: called with the offset reached; what it raises ends the pass.
     """
-    state = _Pass(literals, present, at, size)
+    state = _Pass(literals, present, at, size, samples)
     buffer, body = before, len(before)
     head = tail = Span(at, 0, b"")
     ended = False
@@ -184,14 +187,15 @@ def scan(
 class _Pass:
     """The state of one pass: what was found so far, and how many lines went by."""
 
-    def __init__(self, literals: Literals, present: Present, start: int, size: int) -> None:
+    def __init__(self, literals: Literals, present: Present, start: int, size: int, samples: int) -> None:
         self.literals, self.present, self.start = literals.all, present, start
         self.events, self.singles = len(literals.events), len(literals.events) + len(literals.roll_call)
         self.longest = max(map(len, self.literals), default=1)
         self.newlines = 0
         self.found: dict[bytes, Found] = {}
         self.samples: dict[bytes, list[Span]] = {}
-        self.stretch = dict.fromkeys(range(self.singles, len(self.literals)), size // SAMPLES if size else STRIDE)
+        self.stretch = dict.fromkeys(range(self.singles, len(self.literals)), size // samples if size else STRIDE)
+        self.most = 2 * samples + 1
         self.next_sample: dict[int, int] = {}
 
     def lines_at(self, buffer: bytes, body: int, position: int) -> int:
@@ -226,7 +230,7 @@ class _Pass:
         spans = self._spans(buffer, base, body, around)
         for which, offsets in (*wide.items(), *narrow.items()):
             self.found[self.literals[which]].add((spans[offset] for offset in offsets), hits[which])
-        around = {offset: (NARROW, NARROW) for offsets in sampled.values() for offset in offsets}
+        around = {offset: ASIDE for offsets in sampled.values() for offset in offsets}
         spans = self._spans(buffer, base, body, around)
         for which, offsets in sampled.items():
             self._keep(which, [spans[offset] for offset in offsets])
@@ -245,7 +249,7 @@ class _Pass:
         """Add to a series; one that grew beyond twice its share, as its file's size was not known, is thinned."""
         kept = self.samples.setdefault(self.literals[which], [])
         kept += dict.fromkeys(spans)
-        if len(kept) > 2 * SAMPLES + 1:
+        if len(kept) > self.most:
             del kept[1::2]
             self.stretch[which] *= 2
 
