@@ -125,6 +125,8 @@ class MemoryPoint(Fact):
         step, micro_step: as logged; None where the line does not say.
         series: name of the column or grammar that the point belongs to.
         seq_len: sequence length in force at this point, where the line or the lines above say.
+        time: seconds, on one clock within a series; since the epoch where the evidence has dates.
+        device: index of the GPU, where the evidence states it; not a rank.
     """
 
     metric: str
@@ -134,6 +136,8 @@ class MemoryPoint(Fact):
     series: str = ""
     relative: bool = False
     seq_len: int | None = None
+    time: float | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
