@@ -240,9 +240,11 @@ def _growth(
     """Growth with its interval; None where the series does not show one."""
     found, metric, half = stats.trend(x, y), points[0].metric, len(y) // 2
     level, rise = median(y) or 1.0, found.slope * found.span
-    if not found.rises or rise < _GRANULE.get(metric, 40 * MIB) or stats.steps_up(x, y):
+    sure = found.low > (0.5 * found.slope if len(y) < 20 else 0)  # a few readings must lie well on the line
+    if not sure or rise < _GRANULE.get(metric, 40 * MIB) or stats.steps_up(x, y):
         return None
-    if len(y) - half >= 4 and stats.trend(x[half:], y[half:]).high < 0.5 * found.slope:
+    later = stats.trend(x[half:], y[half:])
+    if len(y) - half >= 4 and (later.high < 0.5 * found.slope or later.slope < 0.25 * found.slope):
         return None  # it stopped
     # A maximum that was never reset can only rise; one that falls is read anew for each step, as any other reading.
     if metric.startswith("peak") and all(b >= a for a, b in pairwise(y)):
@@ -254,9 +256,9 @@ def _growth(
     verb, whose = "rises" if kind != "creep" else "creeps up", "memory"
     if "reserved" in metric:
         kind, whose = "reserved-growth", "reserved memory"
-    sure = f" (between {format_bytes(low)} and {format_bytes(high)})" if high - low > 0.1 * slope else ""
+    band = f" (between {format_bytes(low)} and {format_bytes(high)})" if high - low > 0.1 * slope else ""
     text = (
-        f"{whose} {verb} by {format_bytes(slope)}{sure} with each {per} after the first ones, "
+        f"{whose} {verb} by {format_bytes(slope)}{band} with each {per} after the first ones, "
         f"from {format_bytes(settled[0].value_bytes)} to {format_bytes(settled[-1].value_bytes)}"
     )
     if kind == "reserved-growth":
@@ -325,14 +327,16 @@ def _no_growth(
             return Growth("plateau", 0, points, text, per)
         return Growth("none", 0, points, f"memory stays at {format_bytes(round(level))}", per)
     if len(y) >= 6 and (cuts := stats.steps_up(x, y)):
-        before, after = median(y[: cuts[-1]]), median(y[cuts[-1] :])
-        if after - before > _FLAT * level:
+        before, after = y[: cuts[-1]], y[cuts[-1] :]
+        up = median(after) - median(before)
+        apart = 2 * sum(v < median(before) + up / 2 for v in after) <= 0.1 * len(after)
+        if up > _FLAT * level and len(after) >= 4 and apart:
             where = f"{per} {settled[cuts[-1]].step}" if per == "step" else f"reading {cuts[-1]}"
             text = (
-                f"memory steps up by {format_bytes(round(after - before))} near {where} and stays: as when evaluation "
+                f"memory steps up by {format_bytes(round(up))} near {where} and stays: as when evaluation "
                 "begins or batches get longer, not as when something piles up"
             )
-            return Growth("step-up", 0, points, text, per, rise_bytes=round(after - before))
+            return Growth("step-up", 0, points, text, per, rise_bytes=round(up))
     found = stats.trend(x, y) if len(y) >= 8 else None
     if found and found.noise <= 0.05 * level and max(abs(found.low), abs(found.high)) * found.span <= 0.05 * level:
         text = (
@@ -352,13 +356,16 @@ def _by_length(
     lengths = [float(point.seq_len or 0) for point in points]
     if len(points) < 6 or not all(lengths) or len(set(lengths)) < 3 or abs(stats.correlation(x, lengths)) >= 0.9:
         return None
-    squares = [length * length for length in lengths]
-    by = max((lengths, squares), key=lambda given: abs(stats.correlation(given, y)))
-    r = stats.correlation(by, y)
-    if abs(r) < 0.5:
+    best: tuple[float, list[float], float] = (0.0, [], 0.0)
+    for by in (lengths, [length * length for length in lengths]):
+        free_by, free_y = stats.without(x, by), stats.without(x, y)
+        r = stats.correlation(free_by, free_y)
+        best = max(best, (abs(r), by, stats.line(free_by, free_y)[0]))
+    r, by, slope = best
+    if r < 0.5:
         return None
-    slope, mean = stats.line(by, y)[0], sum(by) / len(by)
-    return [value - slope * (length - mean) for value, length in zip(y, by, strict=True)], r
+    mean = sum(by) / len(by)
+    return [value - slope * (length - mean) for value, length in zip(y, by, strict=True)], math.copysign(r, slope)
 
 
 def length_exponent(points: Sequence[MemoryPoint]) -> tuple[float, tuple[MemoryPoint, ...]] | None:

@@ -49,8 +49,8 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Trend:
     slope = median(slopes)
     offset = median(b - slope * a for a, b in zip(bx, by, strict=True))
     rest = [b - slope * a - offset for a, b in zip(bx, by, strict=True)]
-    spread = 1.4826 * median(abs(r) for r in rest)
-    spread = max(spread, 0.5 * math.sqrt(sum(r * r for r in rest) / len(rest)), 256.0)
+    usual = sorted(r * r for r in rest)[: math.ceil(0.9 * len(rest))]  # one in ten may be an outlier
+    spread = max(1.4826 * median(abs(r) for r in rest), 1.2 * math.sqrt(sum(usual) / len(usual)), 256.0)
     bound = [max(-3 * spread, min(3 * spread, r)) for r in rest]
     power = sum(r * r for r in bound) or 1.0
     alike = min(0.95, max(0.0, sum(a * b for a, b in pairwise(bound)) / power))
@@ -76,6 +76,12 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return slope, max(0.0, 1.0 - rest / variance)
 
 
+def without(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """y less its least-squares slope over x."""
+    slope = line(x, y)[0]
+    return [b - slope * a for a, b in zip(x, y, strict=True)]
+
+
 def correlation(x: Sequence[float], y: Sequence[float]) -> float:
     """Pearson's r; 0 where one of them does not vary."""
     slope, fit = line(x, y)
@@ -85,12 +91,13 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float:
 def steps_up(x: Sequence[float], y: Sequence[float]) -> list[int]:
     """Indices of y before which it steps, where one to three steps tell it better than a line does (BIC); else none."""
     bx, by = blocks(x, y)
+    by = [by[0], *(median(three) for three in zip(by, by[1:], by[2:], strict=False)), by[-1]]  # no single outliers
     n, size = len(bx), math.ceil(len(x) / BLOCKS)
     floor = n * 256.0**2
     straight = line(bx, by)
     mean = sum(by) / n
     total = sum((b - mean) ** 2 for b in by)
-    best = n * math.log(total * (1 - straight[1]) + floor) + 2 * math.log(n)
+    best = n * math.log(total * (1 - straight[1]) + floor) + 2 * math.log(n) + 4  # in doubt, steps
     cuts: list[int] = []
     found: list[int] = []
     for count in range(1, MAX_STEPS + 1):
@@ -123,9 +130,9 @@ def teeth(y: Sequence[float]) -> list[tuple[int, int]]:
     """(start, end) of the teeth of a saw: stretches that rise and then fall back at once; none where it is no saw."""
     height = max(y) - min(y)
     falls = [i for i, (a, b) in enumerate(pairwise(y), 1) if a - b > 0.4 * height]
-    if len(falls) < 2 or height <= 0:
+    if not falls or height <= 0:
         return []
     found = [(a, b) for a, b in pairwise([0, *falls, len(y)]) if b - a >= 4]
-    rising = [line(range(b - a), y[a:b]) for a, b in found]
-    good = sum(slope > 0 and fit >= 0.6 for slope, fit in rising)
+    need = 0.6 if len(falls) > 1 else 0.9  # two teeth must be sharper than many
+    good = sum(slope > 0 and fit >= need for slope, fit in (line(range(b - a), y[a:b]) for a, b in found))
     return found if len(found) >= 2 and good >= 0.7 * len(found) and len(found) >= 0.7 * (len(falls) - 1) else []
