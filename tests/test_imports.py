@@ -179,12 +179,15 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 66 modules that hold code, besides the parsers (one file for each format), and at most 12,000 lines."""
+    """At most 65 modules that hold code and 12,000 lines of them; the parsers, one file for each format, apart: each at
+    most 250 lines.
+    """
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 66
-    sources = [path.read_text(encoding="utf-8") for path in MODULES.values()]
-    assert sum(source.count("\n") for source in sources) <= 12_000
+    assert len(holding) <= 65
+    assert sum(source.count("\n") for source in sources.values()) <= 12_000
+    formats = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." in name]
+    assert max(source.count("\n") for source in formats) <= 250
 
 
 @pytest.mark.parametrize(

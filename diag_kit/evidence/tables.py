@@ -3,7 +3,7 @@
 Read here: any table with a header (Lightning's ``metrics.csv`` with its sparse rows too); exports of ``nvidia-smi
 --query-gpu`` and ``--query-compute-apps`` with or without header and units; ``nvidia-smi dmon``; ``dcgmi dmon``;
 Prometheus text such as ``DCGM_FI_DEV_FB_USED{gpu="0"} 12345`` (MiB); TensorBoard's event files (``tfevents``). All is
-streamed; a bad row is counted. What a column means is told in ``readings``.
+streamed; a bad row is counted. What a column means is told in ``columns``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from .columns import Row, points_of
 from .facts import Fact
-from .readings import Row, points_of
 from .tfevents import rows_of as tfevents_rows
 
 MAX_LINE = 1 << 18

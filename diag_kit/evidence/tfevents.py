@@ -14,9 +14,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from .readings import Row
+from .columns import Row
 
-MAX_RECORD = 16 << 20
+MAX_RECORD, MAX_FILE = 1 << 20, 1 << 40
 _TELLING = re.compile(rb"(?i)mem|alloc|reserved|vram|cuda|active_bytes|seq_?len|length|tokens")
 _SCALARS = {5: "<f", 6: "<d", 7: None, 10: None}
 _OF_DTYPE = {1: "<f", 2: "<d", 3: "<i", 9: "<q"}
@@ -53,7 +53,7 @@ def rows_of(stream: BinaryIO, notes: list[str]) -> Iterator[Row]:
     while header := stream.read(12):
         number += 1
         size, crc = struct.unpack("<QI", header) if len(header) == 12 else (0, 0)
-        if len(header) < 12 or masked_crc(header[:8]) != crc:
+        if len(header) < 12 or masked_crc(header[:8]) != crc or size > MAX_FILE:
             notes.append(f"record {number:,} is {'cut off' if len(header) < 12 else 'broken'}; read up to there")
             break
         data = stream.read(size) if size <= MAX_RECORD else b""

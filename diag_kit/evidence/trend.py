@@ -32,9 +32,14 @@ class Trend:
         return self.low > 0
 
 
+def _size(x: Sequence[float]) -> int:
+    size = math.ceil(len(x) / BLOCKS)
+    return 3 if size == 2 else size  # the median of two is their mean, which an outlier moves
+
+
 def blocks(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
     """At most ``BLOCKS`` points: the medians of as many consecutive stretches."""
-    size = math.ceil(len(x) / BLOCKS)
+    size = _size(x)
     starts = range(0, len(x), size)
     return [median(x[i : i + size]) for i in starts], [median(y[i : i + size]) for i in starts]
 
@@ -91,8 +96,9 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float:
 def steps_up(x: Sequence[float], y: Sequence[float]) -> list[int]:
     """Indices of y before which it steps, where one to three steps tell it better than a line does (BIC); else none."""
     bx, by = blocks(x, y)
-    by = [by[0], *(median(three) for three in zip(by, by[1:], by[2:], strict=False)), by[-1]]  # no single outliers
-    n, size = len(bx), math.ceil(len(x) / BLOCKS)
+    threes = [median(three) for three in zip(by, by[1:], by[2:], strict=False)]  # no single outliers
+    by = [threes[0], *threes, threes[-1]] if threes else by
+    n, size = len(bx), _size(x)
     floor = n * 256.0**2
     straight = line(bx, by)
     mean = sum(by) / n
@@ -128,9 +134,9 @@ def _best_cut(y: Sequence[float], start: int, end: int) -> tuple[float, int] | N
 
 def teeth(y: Sequence[float]) -> list[tuple[int, int]]:
     """(start, end) of the teeth of a saw: stretches that rise and then fall back at once; none where it is no saw."""
-    height = max(y) - min(y)
-    falls = [i for i, (a, b) in enumerate(pairwise(y), 1) if a - b > 0.4 * height]
-    if not falls or height <= 0:
+    largest = max((a - b for a, b in pairwise(y)), default=0.0)
+    falls = [i for i, (a, b) in enumerate(pairwise(y), 1) if a - b > 0.5 * largest]
+    if largest <= 0.2 * (max(y) - min(y)):
         return []
     found = [(a, b) for a, b in pairwise([0, *falls, len(y)]) if b - a >= 4]
     need = 0.6 if len(falls) > 1 else 0.9  # two teeth must be sharper than many

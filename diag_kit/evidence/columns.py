@@ -56,7 +56,7 @@ _IN_MIB = re.compile(r"^memory\.(?:used|total)$|^(?:DCGM_FI_DEV_)?FB(?:_?[A-Z]+)
 _UNITS = ((r"k(?:i?b)?", KIB), (r"m(?:i?b)?", MIB), (r"g(?:i?b)?", GIB))
 _UNIT_IN_NAME = tuple((re.compile(rf"(?:^|[_(\[/ .]|(?<=[a-z])(?=[A-Z])){unit}[)\]]?$", re.I), s) for unit, s in _UNITS)
 _UNIT_OF_CELL = re.compile(r"\s*(-?\d{1,20}(?:\.\d{1,20})?)\s*([KMG])i?B\s*$", re.I)
-_INDEX_IN_NAME = re.compile(r"(?:gpu|cuda|device|device_id|gpu_id)[.:_ /]{1,2}(?:process\.)?(\d{1,4})\b", re.I)
+_INDEX_IN_NAME = re.compile(r"(?:gpu|cuda|device|device_id|gpu_id)[.:_ /]{1,2}(?:process\.)?(\d{1,4})(?!\d)", re.I)
 _OOM = re.compile(r"\bOOM\b|out of memory", re.I)
 _NOT_GPU = re.compile(r"\b(?:host|cpu|ram)\b", re.I)
 _COLLECTIVE = re.compile(r"collective|nccl|all[-_ ]?(?:reduce|gather)", re.I)
@@ -64,11 +64,12 @@ _COLLECTIVE = re.compile(r"collective|nccl|all[-_ ]?(?:reduce|gather)", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column of memory holds; ``unit`` in bytes, None where its values must tell."""
+    """What a column of memory holds; ``unit`` in bytes, None where values must tell; ``relative`` may be below 0."""
 
     metric: str
     unit: int | None
     device: int | None
+    relative: bool = False
 
 
 _Cell = tuple[str, Column, float, int | None]
@@ -135,18 +136,17 @@ def points_of(path: str, rows: Iterable[Row]) -> tuple[list[Fact], list[str]]:
     default_rank = rank_of_path(path)
     for number, line, row in rows:
         seen += 1
-        keys: dict[str, Any] = {}
         cells: list[_Cell] = []
-        for name, cell in row.items():
-            what = _what(name) if isinstance(name, str) and len(name) <= 200 else None
-            if isinstance(what, str):
-                keys.setdefault(what, cell)
-            elif what is not None:
-                columns = True
-                if (found := _number(cell)) is not None:
-                    cells.append((name, what, *found))
-                elif cell not in (None, "", "N/A", "[N/A]"):
-                    bad += 1
+        places, of_memory = _plan(tuple(row))
+        keys = {what: cell for name, what in places if (cell := row[name]) not in (None, "")}
+        for name, column in of_memory:
+            columns = True
+            if (found := _number(cell := row[name])) is not None:
+                cells.append((name, column, *found))
+            elif cell not in (None, "", "N/A", "[N/A]"):
+                bad += 1
+        if not cells:
+            continue
         step, micro, rank, length = (_whole(keys.get(name)) for name in ("step", "micro", "rank", "length"))
         if step is None and micro is None:
             counts = (_whole(keys.get(name)) for name in ("batch", "optimizer", "epoch"))
@@ -158,11 +158,12 @@ def points_of(path: str, rows: Iterable[Row]) -> tuple[list[Fact], list[str]]:
         device, pid = _whole(keys.get("device")), keys.get("pid")
         which = keys.get("device") if device is None else None
         if step is None and micro is None and time is None and "reading" not in row:
-            if _OOM.search(said := str(keys.get("outcome", ""))[:300]) and not _NOT_GPU.search(said) and cells:
-                facts.setdefault(("oom", len(facts) % 100), _outcome(Source(path, number, line), rank, said, cells))
+            said = str(keys.get("outcome", ""))[:300]
+            if _OOM.search(said) and not _NOT_GPU.search(said) and len(facts) < 100:
+                facts["oom", number] = _outcome(Source(path, number, line), rank, said, cells)
             continue
-        placed = placed or bool(cells)
-        if micro is None and "micro" in keys and str(keys["micro"]).strip():
+        placed = True
+        if micro is None and "micro" in keys:
             continue  # a word where the micro-step's number stands: a reading of another moment, such as after the step
         for name, column, value, unit in cells:
             at = column.device if column.device is not None else device
@@ -171,7 +172,7 @@ def points_of(path: str, rows: Iterable[Row]) -> tuple[list[Fact], list[str]]:
                 setting = Setting(source=Source(path, number, line), rank=rank, name="capacity_bytes", value=size)
                 facts.setdefault((name, at, size), setting) if size > 0 and len(facts) < 200 else None
                 continue
-            if value < 0 and column.metric == "host_used":
+            if value < 0 and not column.relative:
                 bad += 1
                 continue
             key = (name, rank, at if at is not None else which, pid)
@@ -211,7 +212,6 @@ def _points(path: str, key: tuple[str, int | None, Any, Any], one: _Series) -> I
     ordered = all(reading[5] is None for reading in kept) and sum(count >= 3 for count in windows.values()) >= 2
     label = name + (f" of {device}" if isinstance(device, str) else "")
     label += f", process {pid}" if pid is not None else ""
-    low = name.lower()
     for number, line, time, length, step, micro, value, _, place in kept:
         yield MemoryPoint(
             source=Source(path, number, line or f"{name} = {value:g}"),
@@ -221,7 +221,7 @@ def _points(path: str, key: tuple[str, int | None, Any, Any], one: _Series) -> I
             step=step,
             micro_step=place if ordered else micro,
             series=label,
-            relative="minus" in low or "delta" in low or "growth" in low,
+            relative=column.relative,
             seq_len=length,
             time=time,
             device=device if isinstance(device, int) else None,
@@ -237,6 +237,14 @@ def _outcome(source: Source, rank: int | None, said: str, cells: Iterable[_Cell]
             figures.setdefault(f"{figure}_bytes", round(value * (unit or column.unit or (1 if value >= 1e7 else MIB))))
     kind = "nccl.oom" if _COLLECTIVE.search(said) else "table.oom"
     return Event(source=source, rank=rank, kind=kind, family="gpu-oom", message=said, figures=figures)
+
+
+@lru_cache(256)
+def _plan(names: tuple[Any, ...]) -> tuple[list[tuple[str, str]], list[tuple[str, Column]]]:
+    """(name, key) of the columns that place a row, the first of a kind counts most, and (name, column) of memory."""
+    told = [(name, _what(name)) for name in names if isinstance(name, str) and len(name) <= 200]
+    places = [(name, what) for name, what in reversed(told) if isinstance(what, str)]
+    return places, [(name, what) for name, what in told if isinstance(what, Column)]
 
 
 @lru_cache(4096)
@@ -265,19 +273,18 @@ def _what(name: str) -> str | Column | None:
         metric = peak + "allocated"
     else:
         metric = "peak_allocated" if peak else "used"
-    return Column(metric, unit, device)
+    return Column(metric, unit, device, any(word in low for word in ("minus", "delta", "growth")))
 
 
 def _number(cell: Any) -> tuple[float, int | None] | None:
     """(value, unit in bytes where the cell states one); None where it is no finite number."""
-    if isinstance(cell, bool) or cell is None:
+    if isinstance(cell, bool) or cell is None or cell == "":
         return None
-    if isinstance(cell, str) and (found := _UNIT_OF_CELL.match(cell[:60])):
-        return float(found[1]), {"k": KIB, "m": MIB, "g": GIB}[found[2].lower()]
     try:
         number = float(cell if not isinstance(cell, str) else cell[:60])
     except (TypeError, ValueError, OverflowError):
-        return None
+        found = _UNIT_OF_CELL.match(cell[:60]) if isinstance(cell, str) else None
+        return (float(found[1]), {"k": KIB, "m": MIB, "g": GIB}[found[2].lower()]) if found else None
     return (number, None) if abs(number) < 1e18 else None
 
 
