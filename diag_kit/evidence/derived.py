@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..units import GIB, MIB
@@ -338,16 +338,21 @@ def _resumed(run: Run) -> Setting | None:
 
 
 def _of_series(figures: Figures, run: Run) -> None:
-    growth = series.judge(run.points)
+    accumulated = figures.values.get("setting.grad_accum")
+    growth = series.judge(run.points, accumulated if isinstance(accumulated, int) else None)
     figures.growth = growth
     if growth:
         figures.put(
             growth.points[-1].source,
             growth=growth.kind,
-            growth_bytes=growth.slope_bytes or _rise(growth.points),
+            growth_bytes=growth.slope_bytes or growth.rise_bytes or _rise(growth.points),
             growth_points=len(growth.points),
+            growth_rise_bytes=growth.rise_bytes or None,
+            growth_ranks=growth.ranks or None,
+            length_correlation=None if growth.correlation is None else round(growth.correlation, 2),
         )
         _of_lengths(figures, growth.points)
+        _of_exhaustion(figures, growth)
     if exponent := series.length_exponent(run.points):
         figures.put(exponent[1][-1].source, length_exponent=round(exponent[0], 2))
 
@@ -362,6 +367,31 @@ def _of_lengths(figures: Figures, points: tuple[MemoryPoint, ...]) -> None:
     if event and last.seq_len and len(before) >= 3 and same_rank and same_step:
         usual = before[len(before) // 2]
         figures.put(last.source, failing_length=last.seq_len, failing_length_ratio=last.seq_len / usual)
+
+
+def _of_exhaustion(figures: Figures, growth: series.Growth) -> None:
+    """When growth by step would fill the card, against the step that failed: agreement and contradiction are signs.
+
+    The readings are of some moment of a step, whose peak is higher; so a failure before the predicted step contradicts
+    only where all the growth until then is small beside the card.
+    """
+    values = figures.values
+    capacity, failed = values.get("total_bytes") or values.get("setting.capacity_bytes"), values.get("failed_step")
+    last, first = growth.points[-1], growth.points[0].step or 0
+    if not isinstance(capacity, int | float) or not (found := series.exhaustion(growth, round(capacity))):
+        return
+    step, early, late = found
+    figures.put(last.source, exhaustion_step=step)
+    latest = f" and {late:,}" if late is not None else " and open end"
+    figures.growth = replace(growth, text=f"{growth.text}; at this pace the card is full near step {step:,} "
+                             f"(between {early:,}{latest})")  # fmt: skip
+    if failed is None or figures.origin.family != "gpu-oom":
+        return
+    slack = 0.2 * max(1, failed - first)
+    if early - slack <= failed <= (late if late is not None else step) + slack:
+        figures.put(last.source, exhaustion_agrees=True)
+    elif growth.high_bytes * max(1, failed - first) < 0.05 * capacity:
+        figures.put(last.source, exhaustion_agrees=False)
 
 
 def _rise(points: tuple[MemoryPoint, ...]) -> int:

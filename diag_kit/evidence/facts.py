@@ -126,6 +126,8 @@ class MemoryPoint(Fact):
         series: name of the column or grammar that the point belongs to.
         seq_len: sequence length in force at this point, where the line or the lines above say.
         label: the moment in the writer's own words, where it has no step ("after creating fp16 partitions").
+        time: seconds, on one clock within a series; since the epoch where the evidence has dates.
+        device: index of the GPU, where the evidence states it; not a rank.
     """
 
     metric: str
@@ -136,6 +138,8 @@ class MemoryPoint(Fact):
     relative: bool = False
     seq_len: int | None = None
     label: str = ""
+    time: float | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

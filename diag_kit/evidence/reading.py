@@ -20,7 +20,7 @@ from types import ModuleType
 from ..errors import EvidenceError, StopReading
 from . import settings_file, tables
 from .facts import Fact, FileCoverage
-from .files import SETTINGS, TABLES, File
+from .files import SETTINGS, File
 from .parsers import all_parsers
 from .scan import BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
 from .scan.engines import prepared
@@ -117,9 +117,10 @@ def kind_of(file: File, head: bytes) -> tuple[str, str]:
         return "empty", "is empty"
     if file.name.endswith(_PICKLES):
         return "binary", "an allocator snapshot or checkpoint; not opened here"
-    if _binary(head):
+    rows = tables.kind_of(Path(file.name).name, head)
+    if _binary(head) and rows != "tfevents":
         return "binary", "binary, not text; not read"
-    return "table" if file.name.endswith(TABLES) else "settings" if file.name.endswith(SETTINGS) else "log", ""
+    return "table" if rows else "settings" if file.name.endswith(SETTINGS) else "log", ""
 
 
 def _read(file: File, stream: Text, how: How, on_bytes: Callable[[int], None] | None) -> Part:
@@ -130,9 +131,8 @@ def _read(file: File, stream: Text, how: How, on_bytes: Callable[[int], None] | 
         return Part([], FileCoverage(file.shown, file.size, 0, kind, (why,)), digest)
     rest = _Ahead(head, stream, on_bytes)
     if kind == "table":
-        lines = io.TextIOWrapper(io.BufferedReader(rest), "utf-8", "replace", newline="")
-        read_table = tables.parse_jsonl if file.name.endswith(".jsonl") else tables.parse_csv
-        facts, notes = read_table(file.shown, lines)
+        how_read = tables.kind_of(Path(file.name).name, head) or "csv"
+        facts, notes = tables.read(how_read, file.shown, io.BufferedReader(rest))
         return _covered(file, stream, "table", facts, notes, digest)
     if kind == "settings":
         data = rest.read(settings_file.MAX_BYTES + 1)

@@ -1,185 +1,192 @@
-"""Memory series from tables: CSV, TSV, JSON lines, and a Trainer's ``trainer_state.json``.
+"""Memory series from files of rows: CSV, TSV, JSON lines, a Trainer's ``trainer_state.json``, what GPU tools print.
 
-A column of memory is one whose name speaks of memory and tells its unit by a suffix (``_bytes``, ``_mib``, ``_gb`` ...)
-or by the size of its values. Columns of step, micro-step, rank and length are known by name. Rows are read in a stream
-and thinned evenly once there are more than a plot can show.
+Read here: any table with a header (Lightning's ``metrics.csv`` with its sparse rows too); exports of ``nvidia-smi
+--query-gpu`` and ``--query-compute-apps`` with or without header and units; ``nvidia-smi dmon``; ``dcgmi dmon``;
+Prometheus text such as ``DCGM_FI_DEV_FB_USED{gpu="0"} 12345`` (MiB); TensorBoard's event files (``tfevents``). All is
+streamed; a bad row is counted. What a column means is told in ``columns``.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO
 
-from ..units import GIB, KIB, MIB
-from .facts import Fact, MemoryPoint, Source
+from .columns import Row, points_of
+from .facts import Fact
+from .tfevents import rows_of as tfevents_rows
 
-MAX_ROWS = 20_000
+MAX_LINE = 1 << 18
+"""Characters read of one line; a longer one is a broken file's, counted and left out."""
 
-_STEP = re.compile(r"^(?:global_?step|step|iter(?:ation)?|it|train/global_step|_step|trainer/global_step|batch)$", re.I)
-_MICRO = re.compile(r"^(?:micro_?-?(?:batch|step)(?:_?(?:idx|index))?|accum_?step|microbatch)$", re.I)
-_RANK = re.compile(r"^(?:global_)?rank$", re.I)
-_LENGTH = re.compile(
-    r"^(?:seq(?:uence)?_?len(?:gth)?|max_(?:seq_?)?len(?:gth)?|length|(?:num_)?tokens(?:_per_sample)?|padded_length|"
-    r"longest)$",
-    re.I,
+_STAMP = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}(?:,|$)")
+_EXPORT = re.compile(
+    r"(?:timestamp|index|name|uuid|gpu_\w{2,12}|pid|process_name|memory\.\w{4,8}|used_memory)[^,]{0,12},"
 )
-_MEMORY = re.compile(r"mem|alloc|reserved|vram|cuda", re.I)
-_NOT_MEMORY = re.compile(r"retries|ooms?$|percent|pct|util|count|num_|time|fraction|_ms$", re.I)
-_HOST = re.compile(r"host|rss|cpu|ram(?!_gpu)", re.I)
-_UNITS = (
-    (re.compile(r"(?:^|[_(/ .])bytes?\)?$", re.I), 1),
-    (re.compile(r"(?:^|[_(/ .])k(?:i?b)\)?$", re.I), KIB),
-    (re.compile(r"(?:^|[_(/ .])m(?:i?b)\)?$", re.I), MIB),
-    (re.compile(r"(?:^|[_(/ .])g(?:i?b)\)?$", re.I), GIB),
-)
+_CELL_MIB = re.compile(r"\d{1,12} MiB$")
+_PROMETHEUS = re.compile(r"(\w{3,80})\{([^}]{0,2000})\} ([\d.eE+]{1,30})(?: (\d{1,20}))?\s*$")
+_LABEL = re.compile(r'(gpu|device|minor_number|UUID|uuid|pid)="(?:nvidia)?([^"]{1,80})"')
+_MONITOR = re.compile(r"#\s{0,8}(?:gpu\b|Date\s+Time\s+gpu\b|Time\s+gpu\b|Entity\b)", re.I)
 
 
-def parse_csv(path: str, lines: Iterable[str]) -> tuple[list[Fact], list[str]]:
-    """Points of a CSV or TSV with a header row."""
-    stream = iter(lines)
-    header = next(stream, "")
-    delimiter = (
-        "\t" if header.count("\t") > header.count(",") else ";" if header.count(";") > header.count(",") else ","
-    )
-    try:
-        names = next(csv.reader([header], delimiter=delimiter), [])
-        reader = csv.reader(stream, delimiter=delimiter)
-        rows = (
-            (number, delimiter.join(row), dict(zip(names, row, strict=False))) for number, row in enumerate(reader, 2)
-        )
-        return _points(path, rows)
-    except csv.Error as error:
-        return [], [f"not readable as a table ({error})"]
+def kind_of(name: str, head: bytes) -> str | None:
+    """The reader that a file's name (lower case) or first bytes ask for: tfevents, jsonl, csv, monitor, metrics."""
+    if ".tfevents." in name or name.startswith("tfevents."):
+        return "tfevents"
+    if name.endswith(".jsonl"):
+        return "jsonl"
+    text = head[:4096].decode("utf-8-sig", "replace")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if _MONITOR.match(first):
+        return "monitor"
+    if name.endswith(".prom") or first.startswith("# HELP ") or _PROMETHEUS.match(first):
+        return "metrics"
+    exported = _EXPORT.match(first) and re.search(r"memory\.used|used_(?:gpu_)?memory", first)
+    bare = _STAMP.match(first) and _names_of_values([cell.strip() for cell in first.split(",")])
+    return "csv" if name.endswith((".csv", ".tsv")) or exported or bare else None
 
 
-def parse_jsonl(path: str, lines: Iterable[str]) -> tuple[list[Fact], list[str]]:
-    """Points of JSON lines; a line that is no JSON object is counted and skipped."""
-    broken = [0]
-
-    def rows() -> Iterator[tuple[int, str, dict[str, Any]]]:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                broken[0] += 1
-                continue
-            if isinstance(row, dict):
-                yield number, line.strip()[:300], row
-
-    facts, notes = _points(path, rows())
-    return facts, notes + ([f"{broken[0]} lines are no JSON and were left out"] if broken[0] else [])
+def read(kind: str, path: str, stream: BinaryIO) -> tuple[list[Fact], list[str]]:
+    """Facts and notes of a file of rows in UTF-8, or of an event file; ``kind`` is what ``kind_of`` said."""
+    notes: list[str] = []
+    if kind == "tfevents":
+        facts, more = points_of(path, tfevents_rows(stream, notes))
+        return facts, notes + more
+    text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="\n")
+    reader = {"jsonl": _jsonl, "csv": _csv, "monitor": _monitor, "metrics": _metrics}[kind]
+    facts, more = points_of(path, reader(_lines(text, notes), notes))
+    text.detach()
+    return facts, notes + more
 
 
 def parse_trainer_state(path: str, data: dict[str, Any]) -> tuple[list[Fact], list[str]]:
     """Points of ``log_history`` in a Hugging Face ``trainer_state.json``."""
     history = data.get("log_history")
     rows = [(None, "", row) for row in history if isinstance(row, dict)] if isinstance(history, list) else []
-    return _points(path, rows)
+    return points_of(path, rows)
 
 
-def _points(path: str, rows: Iterable[tuple[int | None, str, dict[str, Any]]]) -> tuple[list[Fact], list[str]]:
-    points: list[MemoryPoint] = []
-    columns: list[tuple[str, str, int]] | None = None
-    every, seen = 1, 0
-    for number, line, row in rows:
-        seen += 1
-        if columns is None:
-            columns = [found for name in row if (found := _column(str(name), row[name]))]
-            if not columns:
-                return [], ["a table without a column of memory (names such as allocated_bytes, gpu_mem_gb)"]
-        if seen % every:
+def _lines(text: io.TextIOWrapper, notes: list[str]) -> Iterator[tuple[int, str]]:
+    """(number, line) of each line of bearable length, without NULs; the numbers are those of ``grep -n``."""
+    number = long = 0
+    while line := text.readline(MAX_LINE):
+        number += 1
+        if len(line) == MAX_LINE and not line.endswith("\n"):
+            long += 1
+            while (rest := text.readline(MAX_LINE)) and not rest.endswith("\n"):
+                pass
             continue
-        step, micro, rank, length = (_whole(row, pattern) for pattern in (_STEP, _MICRO, _RANK, _LENGTH))
-        if step is None and micro is None:
+        yield number, line.replace("\0", "").rstrip("\r\n")
+    if long:
+        notes.append(f"{long:,} lines are longer than {MAX_LINE:,} characters and were left out")
+
+
+def _csv(lines: Iterable[tuple[int, str]], notes: list[str]) -> Iterator[Row]:
+    """Rows of a table; each line is one row, since no column that is read holds line breaks."""
+    names: list[str] | None = None
+    header: list[str] = []
+    delimiter, broken = ",", 0
+    for number, line in lines:
+        if not line.strip() or (names is None and line.startswith("sep=")):
             continue
-        for name, metric, unit in columns:
-            if (value := _float(row.get(name))) is not None:
-                points.append(
-                    MemoryPoint(
-                        source=Source(path, number, line or f"{name} = {row.get(name)}"),
-                        rank=rank,
-                        metric=metric,
-                        value_bytes=round(value * unit),
-                        step=step,
-                        micro_step=micro,
-                        series=name,
-                        relative="minus" in name or "delta" in name or "growth" in name,
-                        seq_len=length,
-                    )
-                )
-        if len(points) > MAX_ROWS * len(columns):
-            points, every = _every_other(points), every * 2
-    points = _in_step_order(points)
-    if not points and seen:
-        return [], ["a table of memory without a column of steps (step, iteration, micro_step)"]
-    return [*points], [f"one row in {every} kept of {seen:,}"] if every > 1 else []
-
-
-def _by_series(points: Iterable[MemoryPoint]) -> dict[tuple[str, int | None], list[MemoryPoint]]:
-    groups: dict[tuple[str, int | None], list[MemoryPoint]] = {}
-    for point in points:
-        groups.setdefault((point.series, point.rank), []).append(point)
-    return groups
-
-
-def _every_other(points: list[MemoryPoint]) -> list[MemoryPoint]:
-    """Half of the points, evenly in each column and rank."""
-    return [point for group in _by_series(points).values() for point in group[::2]]
-
-
-def _in_step_order(points: list[MemoryPoint]) -> list[MemoryPoint]:
-    """Points with their place within the step as micro-step, where a table has several rows for each step."""
-    ordered: list[MemoryPoint] = []
-    for group in _by_series(points).values():
-        rows = Counter(point.step for point in group)
-        if any(point.micro_step is not None for point in group) or sum(count >= 3 for count in rows.values()) < 2:
-            ordered += group
+        if names is None:
+            delimiter = max(",\t;|", key=line.count)
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+        except csv.Error:
+            broken += 1
             continue
-        seen: Counter[int | None] = Counter()
-        for point in group:
-            ordered.append(replace(point, micro_step=seen[point.step]))
-            seen[point.step] += 1
-    return ordered
+        if names is None:
+            guessed = _names_of_values(cells)
+            header, names = cells, guessed or _header(cells)
+            if guessed:
+                notes.append(f"has no header; its columns are told by their values ({', '.join(guessed)})")
+            else:
+                if len({*cells}) < len(cells):
+                    notes.append("columns of one name were told apart by their place")
+                continue
+        elif cells == header:
+            continue  # a restarted writer puts its header in again
+        broken += len(cells) > len(header)
+        row = dict(zip(names, cells, strict=False))
+        yield number, line[:300], row | {"reading": str(number)} if "reading" in names else row
+    if broken:
+        notes.append(f"{broken:,} rows do not fit the header; what stands under a name was read")
 
 
-def _column(name: str, value: Any) -> tuple[str, str, int] | None:
-    """(name, metric, unit in bytes) if a column holds memory."""
-    if not _MEMORY.search(name) or _NOT_MEMORY.search(name) or _float(value) is None:
-        return None
-    unit = next((size for pattern, size in _UNITS if pattern.search(name)), None)
-    if unit is None:
-        number = abs(_float(value) or 0)
-        unit = 1 if number >= 1e7 or (number == 0 and isinstance(value, int)) else MIB if number >= 300 else GIB
-    low = name.lower()
-    peak = "max" in low or "peak" in low
-    if _HOST.search(low) and not re.search(r"gpu|cuda|vram", low):
-        return name, "host_used", unit
-    if "reserved" in low or "cached" in low:
-        return name, "peak_reserved" if peak else "reserved", unit
-    if "alloc" in low:
-        return name, "peak_allocated" if peak else "allocated", unit
-    return name, "peak_allocated" if peak else "used", unit
+def _header(cells: list[str]) -> list[str]:
+    """Names of columns; those of ``nvidia-smi`` as its readings are known, a repeated name with its place."""
+    tool = any(cell.startswith(("memory.used", "used_memory", "used_gpu_memory", "DCGM_FI_")) for cell in cells)
+    names = ["gpu" if tool and cell == "index" else cell for cell in cells]
+    if tool and "timestamp" not in names:
+        names.append("reading")  # rows come in the order of time
+    return [f"column {i + 1}: {name}" if name and name in names[:i] else name for i, name in enumerate(names)]
 
 
-def _whole(row: dict[str, Any], pattern: re.Pattern[str]) -> int | None:
-    for name, value in row.items():
-        if pattern.match(str(name).strip()) and (number := _float(value)) is not None:
-            return int(number)
-    return None
+def _names_of_values(cells: list[str]) -> list[str]:
+    """Names for the columns of a first row that is no header but a GPU tool's reading; none where it is a header."""
+    sizes = {i: int(cell.split()[0]) for i, cell in enumerate(cells) if _CELL_MIB.match(cell)}
+    stamp = next((i for i, cell in enumerate(cells) if _STAMP.match(cell)), None)
+    index = next((i for i, cell in enumerate(cells) if cell.isdigit() and int(cell) < 64), None)
+    if stamp is not None and not sizes:
+        sizes = {i: int(cell) for i, cell in enumerate(cells) if cell.isdigit() and len(cell) < 12 and i != index}
+    if not sizes or (stamp is None and len(sizes) + (index is not None) < len(cells)):
+        return []
+    total = max(sizes, key=lambda i: sizes[i]) if len(sizes) > 1 else None
+    used = next(i for i in sizes if i != total)
+    named = {stamp: "timestamp", index: "gpu", total: "memory.total", used: "memory.used"}
+    names = [named.get(i, f"column {i + 1}") for i in range(len(cells))]
+    return names if stamp is not None else [*names, "reading"]
 
 
-def _float(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if abs(number) < 1e18 else None
+def _jsonl(lines: Iterable[tuple[int, str]], notes: list[str]) -> Iterator[Row]:
+    """Objects, one a line; a line that is no JSON object is counted and skipped."""
+    broken = 0
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            broken += 1
+            continue
+        if isinstance(row, dict):
+            for key in ("data", "metrics", "summary"):
+                if isinstance(inside := row.get(key), dict):
+                    row |= inside
+            yield number, line.strip()[:300], row
+    if broken:
+        notes.append(f"{broken:,} lines are no JSON and were left out")
+
+
+def _monitor(lines: Iterable[tuple[int, str]], notes: list[str]) -> Iterator[Row]:
+    """``nvidia-smi dmon`` and ``dcgmi dmon``: names in a line that begins with ``#``, values beneath in blanks."""
+    names: list[str] = []
+    for number, line in lines:
+        cells = line.split()
+        if line.startswith("#"):
+            found = [cell for cell in line.lstrip("# ").split() if cell]
+            if found[:1] in (["gpu"], ["Entity"], ["Time"], ["Date"]):
+                names = ["gpu" if name == "Entity" else name for name in found]
+        elif names and cells[:1] in (["GPU"], ["gpu"]):
+            cells = cells[1:]
+        if not names or not cells or line.startswith("#") or len(cells) != len(names):
+            continue
+        row = dict(zip(names, cells, strict=True))
+        if day := row.pop("Date", None):
+            row["timestamp"] = f"{day[:4]}-{day[4:6]}-{day[6:8]} {row.get('Time', '')}"
+        row.pop("Time", None)
+        yield number, line[:300], row | {"reading": number}
+
+
+def _metrics(lines: Iterable[tuple[int, str]], notes: list[str]) -> Iterator[Row]:
+    """Prometheus text, of one scrape or many: name, labels, value, and the time in milliseconds where it stands."""
+    for number, line in lines:
+        if found := _PROMETHEUS.match(line):
+            labels = {name.lower(): value for name, value in _LABEL.findall(found[2])}
+            device = next((labels[k] for k in ("gpu", "minor_number", "device", "uuid") if k in labels), None)
+            row = {found[1]: found[3], "gpu": device, "pid": labels.get("pid"), "reading": number}
+            yield number, line[:300], row | ({"timestamp": int(found[4]) / 1000} if found[4] else {})

@@ -32,7 +32,8 @@ KNOWN_FIGURES = frozenset((
     # the place
     "phase", "operation", "operation_code", "exception", "resumed", "failed_step", "first_steps", "single_process",
     # the series
-    "growth", "growth_bytes", "growth_points", "length_exponent", "failing_length", "failing_length_ratio",
+    "growth", "growth_bytes", "growth_points", "growth_rise_bytes", "growth_ranks", "length_correlation",
+    "exhaustion_step", "exhaustion_agrees", "length_exponent", "failing_length", "failing_length_ratio",
     # the rest
     "free_margin_bytes", "sizes_consistent", "others_are_strangers",
     "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
