@@ -27,7 +27,7 @@ _AFTER_SECONDS = (1, 1800)
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The initiating rank or None, the reason, whether several failed alike, and who is suspected while none is named."""
+    """The initiating rank or None, why, whether several failed alike, and who is suspected while none is named."""
 
     rank: int | None
     reason: str
@@ -134,7 +134,7 @@ def _of_launcher(event: Event, telling: Sequence[Event], events: Sequence[Event]
         return _of_device(event, events)
     sole = _only_dead(event, roots, events, crew)
     if sole is not None and sole.rank is not None:
-        return First(sole.rank, f"rank {sole.rank} is the one process that ended by itself ({sole.source}); one error is told")
+        return First(sole.rank, f"rank {sole.rank} alone ended by itself ({sole.source}), and one error is told")
     return _of_device(event, events)
 
 
@@ -147,7 +147,7 @@ def _of_signals(event: Event, roots: Sequence[Event], events: Sequence[Event]) -
     if killed:
         timed = sorted(killed.values(), key=lambda one: one.time or 0.0)
         if one_clock(timed) and timed[0].time != timed[1].time:
-            return First(timed[0].rank, f"of the nodes' root causes that of rank {timed[0].rank} is the earliest signal")
+            return First(timed[0].rank, f"of the nodes' root causes, rank {timed[0].rank} died by a signal first")
         ranks = names([rank for rank in killed if rank is not None])
         return First(None, f"{ranks} died by a signal on their nodes, and no clock says which was first")
     hosts = {one.host for one in events if one.host}
@@ -194,7 +194,7 @@ def of_waits(events: Sequence[Event], crew: Crew) -> First:
     stopped = {one.rank for one in events if one.kind == "launcher.sigterm" and one.rank is not None}
     dead = [rank for rank in absent if rank not in stopped]
     suspects = sorted(named) or behind or dead or absent
-    reason = f"only ranks that waited are shown ({names(sorted(waited))})" if waited else "only ranks that waited are shown"
+    reason = "only ranks that waited are shown" + (f" ({names(sorted(waited))})" if waited else "")
     if named:
         reason += f"; {names(suspects)} did not come to a barrier"
     elif behind:
@@ -233,16 +233,14 @@ def disagreement(events: Sequence[Event]) -> tuple[Event, ...]:
     """Two ranks of one group that waited in the same numbered collective with different operations or sizes."""
     waits = [one for one in events if one.kind == "nccl.timeout" and one.rank is not None and "sequence" in one.figures]
     group_of = {(one.rank, one.figures["sequence"]): one.figures["group"] for one in waits if one.figures.get("group")}
-    several = len(set(group_of.values())) > 1
-    seen: dict[tuple[str | None, int], Event] = {}
+    parts = any(not _whole(group) for group in group_of.values())
+    seen: dict[int, Event] = {}
     for event in waits:
         number, what = event.figures["sequence"], _what(event)
-        if what is None or not _in_whole(event):
-            continue
         group = group_of.get((event.rank, number))
-        if not _whole(group) or (group is None and several):
+        if what is None or not _in_whole(event) or not _whole(group) or (group is None and parts):
             continue  # each group counts its own collectives, and nothing says that it was the same one
-        other = seen.setdefault((group, number), event)
+        other = seen.setdefault(number, event)
         if other.rank != event.rank and _what(other) != what:
             return other, event
     return ()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from . import first, ranks
+from . import first
 from .facts import Event, Progress, Traceback
+from .ranks import Crew, assemble
 from .run import Run
 
 WEAK_KINDS = frozenset(
@@ -72,12 +73,12 @@ class Origin:
     disagreement: tuple[Event, ...] = ()
     suspects: tuple[int, ...] = ()
     told: tuple[Event, ...] = ()
-    crew: ranks.Crew = ranks.Crew()
+    crew: Crew = field(default_factory=Crew)
 
 
 def find(run: Run) -> Origin:
     """The origin of a run's failure."""
-    events, crew = ranks.assemble(run)
+    events, crew = assemble(run)
     after = _After(run.progress, events)
     outlived = {id(e) for e in events if e.role in ("recovered", "advisory") or after.went_on(e)}
     survived = tuple(e for e in events if id(e) in outlived)
@@ -172,7 +173,7 @@ def _with_roles(
 
 
 class _After:
-    """What each file shows after a line: later steps, a proper end. Kept by file and rank, so that a question is cheap."""
+    """What each file shows after a line: later steps, a proper end. By file and rank, so that a question is cheap."""
 
     def __init__(self, progress: Sequence[Progress], events: Sequence[Event]) -> None:
         latest: dict[tuple[str, int | None], dict[int, int]] = defaultdict(dict)

@@ -143,7 +143,9 @@ def _left_out(event: Event, pids: Mapping[int, list[_Known]], world: int | None)
 class _Local:
     """Ranks that count on a node, made global where a line of that node tells where its ranks begin."""
 
-    def __init__(self, run: Run, events: Sequence[Event], processes: Sequence[Process], worlds: Sequence[World]) -> None:
+    def __init__(
+        self, run: Run, events: Sequence[Event], processes: Sequence[Process], worlds: Sequence[World]
+    ) -> None:
         self._named = {file.path: rank for file in run.files if (rank := rank_of_path(file.path)) is not None}
         folders: dict[int, set[str]] = defaultdict(set)
         for path, rank in self._named.items():

@@ -99,10 +99,9 @@ def parse(window: Window) -> Iterator[Event]:
         if not any(literal in text for literal in LITERALS):
             continue
         process = _PROCESS.match(text)
-        kind = family = role = ""
-        for kind, family, role, pattern in _KINDS:
-            if pattern.search(text):
-                break
+        known = next((one for one in _KINDS if one[3].search(text)), None)
+        if known:
+            kind, family, role, _ = known
         else:
             code = _CHAIN.search(text) if process else None
             kind = _CODES.get(code[1], "") if code else ""

@@ -65,7 +65,7 @@ def parse(window: Window) -> Iterator[Event]:
             pid = int(found[1] or found[2])
             yield Event(kind="launcher.sigterm", family="undetermined", role="teardown", **{**common, "rank": None}, pid=pid)
         elif found := _FAILED.search(text):
-            said = {"exitcode": int(found[1]), "local_rank": int(found[2]), "pid": int(found[3])}
+            said: dict[str, Any] = {"exitcode": int(found[1]), "local_rank": int(found[2]), "pid": int(found[3])}
             yield Event(kind="launcher.failed", family="undetermined", role="confirmation", **common, **said)
         elif "Root Cause" in text:
             yield from _block(window, index)
