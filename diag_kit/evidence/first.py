@@ -63,7 +63,10 @@ def of_error(event: Event, telling: Sequence[Event], events: Sequence[Event], cr
     waits = [one for one in events if one.role == "victim" and one.kind == "nccl.timeout"]
     if event.rank is not None and (before := _gave_up_before(event, waits)):
         return First(None, f"ranks had given up waiting before: {before}", suspects=of_waits(events, crew).suspects)
-    if len(own) > 1:
+    roots = [one for one in events if one.kind == "launcher.root-cause"]
+    if event.kind.startswith("exit.") and any(root.exitcode in SIGNALS for root in roots):
+        return _of_signals(event, roots, events)
+    if len(own) > 1 and event.rank is not None:
         return _of_several(event, own, crew)
     if event.rank is None:
         return _of_launcher(event, telling, events, crew)
@@ -80,6 +83,8 @@ def _of_one(event: Event, events: Sequence[Event], waits: Sequence[Event], crew:
     if event.time is not None and timed and one_clock([event, *timed]):
         apart = event.time - min(began(one) or 0.0 for one in timed)
         when = f"{abs(apart):.0f} s {'before' if apart < 0 else 'after'} the others began to wait"
+        if apart < -_AFTER_SECONDS[1]:  # they worked on for so long that it need not be what they waited for
+            return First(None, f"rank {rank} shows an error, but {when}")
         return First(rank, f"rank {rank} alone shows an error of its own, {when}")
     waited = {one.rank for one in events if one.role == "victim"} - {rank, None}
     if len(crew.seen) > 1:
@@ -143,7 +148,7 @@ def _of_signals(event: Event, roots: Sequence[Event], events: Sequence[Event]) -
     killed = {root.rank: root for root in roots if root.exitcode in SIGNALS}
     if len(killed) == 1:
         (root,) = killed.values()
-        return First(root.rank, f"the launcher saw rank {root.rank} die by signal {-(root.exitcode or 0)} first")
+        return First(root.rank, f"the launcher saw rank {root.rank} die by signal {-(root.exitcode or 0)}")
     if killed:
         timed = sorted(killed.values(), key=lambda one: one.time or 0.0)
         if one_clock(timed) and timed[0].time != timed[1].time:
@@ -187,7 +192,8 @@ def of_waits(events: Sequence[Event], crew: Crew) -> First:
     waits = [one for one in events if one.role == "victim"]
     if not waits:
         return First(None, "nothing in the evidence stopped the run")
-    waited = {one.rank for one in waits if one.rank is not None}
+    aborted = [one for one in events if one.kind.startswith("launcher.") and one.exitcode in (-6, 134)]
+    waited = {one.rank for one in [*waits, *aborted] if one.rank is not None}
     named = {rank for one in waits for rank in one.figures.get("absent_ranks", ())}
     behind = _behind(waits)
     absent = crew.absent(waited) if waited else []
@@ -201,9 +207,9 @@ def of_waits(events: Sequence[Event], crew: Crew) -> First:
         reason += f"; {names(suspects)} stood at another collective than the rest"
     elif suspects:
         reason += f"; {names(suspects)} reported nothing"
-    if aborted := [one for one in events if one.kind.startswith("launcher.") and one.exitcode in (-6, 134)]:
-        who = aborted[0].rank if aborted[0].rank is not None else f"local {aborted[0].local_rank}"
-        reason += f"; exit code {aborted[0].exitcode} of rank {who} is a waiter's own abort"
+    if aborted:
+        who = f"rank {aborted[0].rank}" if aborted[0].rank is not None else f"local rank {aborted[0].local_rank}"
+        reason += f"; exit code {aborted[0].exitcode} of {who} is a waiter's own abort"
     return First(None, reason, suspects=tuple(suspects))
 
 

@@ -177,13 +177,14 @@ class _After:
 
     def __init__(self, progress: Sequence[Progress], events: Sequence[Event]) -> None:
         latest: dict[tuple[str, int | None], dict[int, int]] = defaultdict(dict)
-        everyone: dict[str, dict[int, int]] = defaultdict(dict)
         for one in progress:
-            line = one.source.line or 0
-            for steps in (latest[(one.source.path, one.rank)], everyone[one.source.path]):
-                steps[one.step] = max(line, steps.get(one.step, 0))
+            steps, line = latest[(one.source.path, one.rank)], one.source.line or 0
+            if line >= steps.get(one.step, 0):
+                steps[one.step] = line
         self._steps = {key: self._last(steps) for key, steps in latest.items()}
-        self._everyone = {path: self._last(steps) for path, steps in everyone.items()}
+        self._everyone: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for (path, _), last in self._steps.items():
+            self._everyone[path] += last
         self._ends: dict[str, int] = {}
         for event in events:
             if event.kind == "finished":
@@ -204,7 +205,7 @@ class _After:
         if self._ends.get(path, -1) > line:
             return True
         if event.rank is None:
-            here = self._everyone.get(path, [])
+            here = self._everyone[path]
         else:
             here = [*self._steps.get((path, event.rank), ()), *self._steps.get((path, None), ())]
         return len({step for at, step in here if at > line}) >= 3

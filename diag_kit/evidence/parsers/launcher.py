@@ -82,10 +82,9 @@ def _exit(found: re.Match[str], common: dict[str, Any]) -> Event:
     code = int(found["ds"] or found["srun"] or found["child"])
     figures = {"tasks": found["tasks"]} if found["tasks"] else {}
     said = {**common, "host": found["host"] or common["host"], "pid": int(found["pid"]) if found["pid"] else None}
-    # DeepSpeed's line stands under whatever prefix its node has; the process that died is not told.
-    return Event(
-        kind="launcher.exit", family="undetermined", role="confirmation", exitcode=code, figures=figures, **said
-    )
+    killed = found["child"] == "-9"  # the other launchers' words for it are read where kills are
+    kind, family, role = ("exit.sigkill", "host-oom", "originator") if killed else ("launcher.exit", "undetermined", "confirmation")
+    return Event(kind=kind, family=family, role=role, exitcode=code, figures=figures, **said)
 
 
 def _block(window: Window, start: int) -> Iterator[Event]:
