@@ -90,6 +90,8 @@ def _of_one(event: Event, events: Sequence[Event], waits: Sequence[Event], crew:
     if len(crew.seen) > 1:
         rest = f"{len(waited):,} others only waited for it" if waited else "no other rank shown does"
         return First(rank, f"rank {rank} alone shows an error of its own; {rest}")
+    if event.kind.startswith("hardware."):
+        return First(rank, f"a fault of rank {rank}'s own device does not come from another rank")
     named = any(one.kind == "launcher.root-cause" and one.rank == rank for one in events)
     if named or (any(one.role == "teardown" for one in events) and event.pid is None):
         return First(rank, f"rank {rank} raised the error, and the launcher stopped the others")

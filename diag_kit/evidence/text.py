@@ -77,7 +77,7 @@ _GROUP_RANK = re.compile(
     r"\[(?:PG (?:ID )?(?P<group>\w{1,40}) (?:PG GUID \w{1,40}(?:\((?P<name>[^)]{0,80})\))? )?)?Rank (?P<rank>\d{1,6})\]"
 )
 _PID_INSIDE = re.compile(r"\[PID:(\d{1,15})\]")
-_NCCL = re.compile(r"([\w.-]{1,100}):(\d{1,10}):\d{1,10} \[\d{1,4}\] NCCL ")
+_NCCL = re.compile(r"([\w.-]{1,100}):(\d{1,10}):\d{1,10} \[\d{1,4}\] (?:[\w./-]{1,100}:\d{1,6} )?NCCL ")
 _BOX = re.compile(r"^\s*[│┃|](.*?)[│┃]?\s*$")
 _TASK = re.compile(r"\s{0,4}(\d{1,5}): ?")
 _HOST_LABEL = re.compile(r"([A-Za-z](?=[\w.-]{0,60}\d)[\w.-]{1,80}|\d{1,3}(?:\.\d{1,3}){3}): ?")

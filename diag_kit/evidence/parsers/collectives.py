@@ -58,7 +58,7 @@ _AT = re.compile(r"\bwork: (\d{1,15}), last enqueued NCCL work: (-?\d{1,15}), la
 _GROUP = re.compile(
     r"\[(?:PG (?:ID )?(?P<id>\w{1,40}) (?:PG GUID (?P<guid>\w{1,40}(?:\([^)]{0,80}\))?) )?)?Rank (?P<rank>\d{1,6})\]"
 )
-_PROCESS = re.compile(r"^([\w.-]{1,100}):(\d{1,10}):\d{1,10} \[(\d{1,4})\] NCCL ")
+_PROCESS = re.compile(r"^([\w.-]{1,100}):(\d{1,10}):\d{1,10} \[(\d{1,4})\] (?:[\w./-]{1,100}:\d{1,6} )?NCCL ")
 _CHAIN = re.compile(r"\.(?:cc|h):\d{1,6} -> ([1-9])\b")
 _RAN = re.compile(r"ran for (?:more than )?(\d{1,15}) milliseconds")
 _ABSENT = re.compile(r"Ranks? ((?:\d{1,6}(?:, )?){1,2000}) failed to pass monitoredBarrier")
