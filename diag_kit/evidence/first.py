@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .facts import Event
 from .ranks import Crew, names
@@ -88,11 +88,13 @@ def _of_one(event: Event, events: Sequence[Event], waits: Sequence[Event], crew:
         return First(rank, f"rank {rank} alone shows an error of its own, {when}")
     waited = {one.rank for one in events if one.role == "victim"} - {rank, None}
     if len(crew.seen) > 1:
-        rest = f"{len(waited):,} others only waited for it" if waited else "no other rank shown does"
+        others = "1 other" if len(waited) == 1 else f"{len(waited):,} others"
+        rest = f"{others} only waited for it" if waited else "no other rank shown does"
         return First(rank, f"rank {rank} alone shows an error of its own; {rest}")
     if event.kind.startswith("hardware."):
         return First(rank, f"a fault of rank {rank}'s own device does not come from another rank")
     named = any(one.kind == "launcher.root-cause" and one.rank == rank for one in events)
+    named |= bool(event.figures.get("alone"))
     if named or (any(one.role == "teardown" for one in events) and event.pid is None):
         return First(rank, f"rank {rank} raised the error, and the launcher stopped the others")
     return First(None, f"only lines of rank {rank} are here: nothing tells whether another rank failed before it")
@@ -176,8 +178,11 @@ def _only_dead(event: Event, roots: Sequence[Event], events: Sequence[Event], cr
     if len(roots) == 1 and roots[0].figures.get("alone"):
         return roots[0]
     stopped = {one.pid for one in events if one.kind == "launcher.sigterm"}
-    dead = [one for one in ended.values() if one.pid not in stopped]
-    return dead[0] if len({one.pid for one in dead}) == 1 and len(stopped) + 1 == crew.world else None
+    dead = {one.pid: one for one in ended.values() if one.pid not in stopped}
+    if len(dead) != 1 or len(stopped) + 1 != crew.world:
+        return None
+    (one,) = dead.values()  # all ranks are this launcher's children, so that its count is everyone's
+    return one if one.rank is not None else replace(one, rank=one.local_rank)
 
 
 def _of_device(event: Event, events: Sequence[Event]) -> First:

@@ -165,6 +165,8 @@ def _with_roles(
     told = []
     for event in events:
         if event.role == "originator" and id(event) not in begun:
+            if id(event) in explained and not event.kind.startswith("nccl."):
+                continue  # the same line is told as a victim's
             role = "recovered" if id(event) in outlived else "victim" if id(event) in explained else "confirmation"
             told.append(replace(event, role=role))
         elif event.role != "context":

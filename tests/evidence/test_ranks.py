@@ -200,6 +200,19 @@ def test_a_launcher_that_lost_one_process_alone_names_it():
     """Rule 6: no other failure, one error told: it is that rank's."""
     found = origin(ERROR, sigterm(101, 102, 103), block(0, 0, 1))
     assert found.rank == 0 and "ended by itself" in found.reason
+    failed = "ERROR    failed (exitcode: 1) local_rank: 3 (pid: 103) of binary: python"
+    assert origin("accelerate launch --num_processes 4 train.py", ERROR, sigterm(100, 101, 102), failed).rank == 3
+    assert origin("accelerate launch --num_processes 8 train.py", ERROR, sigterm(100, 101, 102), failed).rank is None
+    found = origin("[rank: 1] Child process with PID 881 terminated with code -9. Forcefully terminating all other processes")
+    assert (found.family, found.rank) == ("host-oom", 1)
+
+
+def test_a_line_that_says_a_peer_is_gone_is_a_victims_once():
+    """An exception that carries the words of a lost peer begins nothing; who raised another error did."""
+    lost = [f"[rank{rank}]: torch.distributed.DistNetworkError: Connection reset by peer" for rank in (0, 1, 3)]
+    found = origin(*lost, "[rank2]: KeyError: 'input_ids'")
+    assert found.rank == 2 and [event.rank for event in found.told if event.role == "victim"] == [0, 1, 3]
+    assert origin(*lost).suspects == (2,)
 
 
 @pytest.mark.parametrize(

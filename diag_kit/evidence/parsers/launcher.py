@@ -80,9 +80,10 @@ def parse(window: Window) -> Iterator[Event]:
 def _exit(found: re.Match[str], common: dict[str, Any]) -> Event:
     """An exit code that a launcher passes on: whose, where the line says so."""
     code = int(found["ds"] or found["srun"] or found["child"])
-    figures = {"tasks": found["tasks"]} if found["tasks"] else {}
+    figures: dict[str, Any] = {"tasks": found["tasks"]} if found["tasks"] else {}
     said = {**common, "host": found["host"] or common["host"], "pid": int(found["pid"]) if found["pid"] else None}
     killed = found["child"] == "-9"  # the other launchers' words for it are read where kills are
+    figures = {"alone": True} if killed else figures  # the first child that ends has the others stopped
     kind, family, role = ("exit.sigkill", "host-oom", "originator") if killed else ("launcher.exit", "undetermined", "confirmation")
     return Event(kind=kind, family=family, role=role, exitcode=code, figures=figures, **said)
 
