@@ -161,6 +161,10 @@ def test_a_rank_that_had_enqueued_far_more_than_was_done_waited():
             [watchdog(0, size=8), watchdog(1, size=1), counters(0, work=77, enqueued=77, completed=76, group="PG ID 1 PG GUID 3(tp)")],
             False,
         ),
+        (
+            [counters(2, work=9, enqueued=9, completed=8, group="PG ID 1 PG GUID 3(tp)"), watchdog(0, size=8), watchdog(1, size=1)],
+            False,
+        ),
         (["[rank4]:" + watchdog(0, size=8)[8:], watchdog(1, size=1)], False),  # rank 4 is the first of another group
     ],
 )  # fmt: skip
@@ -219,6 +223,7 @@ def test_a_line_that_says_a_peer_is_gone_is_a_victims_once():
     ("lines", "why"),
     [
         ([block(3, 3, -6), sigterm(1, 2)], "an abort by the watchdog: the waiter"),
+        ([ERROR, block(3, 3, -6)], "the same beside an error that another process may have told"),
         ([ERROR, block(3, 3, 1, alone=False)], "code 1 among several failures, in whole seconds: the first of a list"),
         ([ERROR, watchdog(1), block(3, 3, 1)], "the launcher may have noticed a waiter first"),
     ],
@@ -254,6 +259,8 @@ def test_ranks_that_fail_alike_have_no_first():
     assert found.rank is None and not found.alike and "no time stamp" in found.reason
     stamped = [f"2026-03-01 10:00:{20 - 9 * rank}.500 [rank{rank}]: {OOM}" for rank in (0, 1)]
     assert origin(*stamped, *others).rank == 1
+    apart = [f"2026-03-01 10:0{5 - rank}:00.500 [rank{rank}]: {OOM}" for rank in range(4)]
+    assert origin(*apart).rank == 3 and not origin(*apart).alike
 
 
 def test_different_errors_without_a_clock_have_no_first():
@@ -276,6 +283,12 @@ def test_a_message_that_lists_all_siblings_but_one_is_the_one_lefts():
     assert found.figures["sibling_process_count"] == 7 and "other_process_bytes" not in found.figures
     assert (found.findings[0].cause, found.findings[0].verdict) == ("all-ranks-on-gpu0", "confirmed")
     assert found.failure.to_json()["facts"]["other_process_in_use_bytes"] == [1181116006] * 7
+
+
+def test_a_known_process_that_is_not_listed_need_not_be_the_owner():
+    """With one id of eight known, a message that lists others may be of any rank."""
+    message = OOM.replace("Including", "Process 9005 has 1.10 GiB memory in use. Including")
+    assert origin(member(9001, 1, 8), message).event.rank is None
 
 
 def test_a_stranger_among_siblings_stays_a_stranger():
