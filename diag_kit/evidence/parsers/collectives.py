@@ -53,6 +53,9 @@ LITERALS = (
     ".h:",
 )
 
+ROLL_CALL = ("collective operation timeout", "last enqueued NCCL work")
+"""A thousand ranks print these once each."""
+
 _WORK = re.compile(r"SeqNum=(\d{1,15}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,15}))?")
 _AT = re.compile(r"\bwork: (\d{1,15}), last enqueued NCCL work: (-?\d{1,15}), last completed NCCL work: (-?\d{1,15})")
 _GROUP = re.compile(

@@ -40,6 +40,9 @@ LITERALS = (
     "terminated with code",
 )
 
+ROLL_CALL = ("Root Cause", "failed (exitcode", "closing signal SIGTERM", "Killing subprocess")
+"""Once for each node or process."""
+
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,15})\) local_rank: (\d{1,15}) \(pid: (\d{1,15})\)")
 _ROOT_RANK = re.compile(r"^\s*rank\s+: (\d{1,15}) \(local_rank: (\d{1,15})\)")
 _ROOT_EXIT = re.compile(r"^\s*exitcode\s+: (-?\d{1,15}) \(pid: (\d{1,15})\)")

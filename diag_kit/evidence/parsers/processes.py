@@ -30,6 +30,9 @@ LITERALS = (
     "nnodes", "world size",
 )  # fmt: skip
 
+ROLL_CALL = ("nranks", "(local_rank:", "closing signal SIGTERM", "Killing subprocess")
+"""Once for each rank or its process."""
+
 _COMM = re.compile(r"NCCL INFO comm \S{1,40} rank (\d{1,6}) nranks (\d{1,6})(?: cudaDev (\d{1,4}))?")
 _BLOCK_RANK = re.compile(r"^\s*rank\s{0,9}: (\d{1,6}) \(local_rank: (\d{1,6})\)")
 _BLOCK_PID = re.compile(r"\(pid: (\d{1,10})\)")
