@@ -22,13 +22,14 @@ from .errors import EvidenceError, SettingsError
 from .evidence.decode import decode, implied
 from .evidence.derived import Figures, figures_of
 from .evidence.facts import Source
+from .evidence.ranks import names
 from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
 from .failures.conditions import holds
 from .failures.records import FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .units import format_bytes
-from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, words
+from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, timeline_of, words
 
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
@@ -82,17 +83,23 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
     missing = _missing(figures, run, family, findings)
     failure = failure_of(figures, run)
     again = restart.line(run, known) if family == "gpu-oom" else None
+    collateral, waited = collateral_of(figures)
+    timeline, left_out = timeline_of(origin)
+    coverage = run.coverage()
+    if left_out:
+        coverage["notes"] = [*coverage["notes"], f"timeline: {left_out}"]
     return Diagnosis(
         family=family,
         summary=summary_of(figures, family, failure, findings),
         failure=failure,
         initiating_rank=origin.rank,
         initiating_reason=origin.reason,
-        collateral=collateral_of(figures),
+        collateral=collateral,
+        collateral_count=waited,
         findings=findings,
         missing=missing,
         next_action=next_action_of(figures.values, family, failure, findings, missing),
-        coverage=run.coverage(),
+        coverage=coverage,
         settings=settings,
         points=tuple(run.points),
         restart=again,
@@ -100,6 +107,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         content_key=run.content_key,
         figures=dict(figures.values),
         hedged=hedged(figures.values, family, findings),
+        timeline=timeline,
         files=run.files,
     )
 
@@ -336,10 +344,11 @@ def _missing(figures: Figures, run: Run, family: str, findings: Sequence[Finding
 def _general(figures: Figures, run: Run, family: str) -> Iterable[Missing]:
     origin = figures.origin
     if origin.event is None and origin.victims:
-        absent = "the ranks that no line here comes from" if origin.ranks else "every rank"
+        rest = "the ranks that no line here comes from" if origin.ranks else "every rank"
+        absent = names(origin.suspects) if origin.suspects else rest
         yield Missing(
             "other-rank-logs",
-            f"The logs of {absent}: the ranks shown only waited for another.",
+            f"The log{'' if len(origin.suspects) == 1 else 's'} of {absent}: the ranks shown only waited for another.",
             "collect stdout and stderr of every rank, for instance torchrun --log-dir logs --redirects 3 --tee 3 ...",
         )
     if origin.event is None:

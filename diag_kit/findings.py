@@ -207,7 +207,8 @@ class Moment:
 
     Attributes:
         role: originator, victim, teardown, confirmation, recovered or advisory.
-        time: seconds since the epoch as stamped; ``began`` is earlier where the line says how long it had waited.
+        time: seconds since the epoch as stamped, None where the stamp has no year; ``began`` is earlier where the line
+            says how long it had waited.
         count: equal lines of this rank that this one stands for.
     """
 
@@ -233,6 +234,8 @@ class Diagnosis:
         settings: canonical name -> (value, Source) of what the evidence states about the run.
         points: memory by step, as read.
         restart: the run's own launch line with a smaller micro-batch, or None where its syntax is not known.
+        collateral: ranks that only report the failure, cut where there are many; ``collateral_count`` counts
+            all those ranks.
         content_key: hash of the evidence's content, the key under which checklist state is kept.
         figures: the derived figures that conditions of entries read.
         timeline: what ranks did and reported around the failure, in order; long lists are cut, the originator never.
@@ -257,6 +260,7 @@ class Diagnosis:
     content_key: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
     hedged: bool = False
+    collateral_count: int = 0
     timeline: tuple[Moment, ...] = ()
     files: tuple[FileCoverage, ...] = ()
 
@@ -270,6 +274,7 @@ class Diagnosis:
             "initiating_rank": self.initiating_rank,
             "initiating_reason": self.initiating_reason,
             "collateral": [c.to_json() for c in self.collateral],
+            "collateral_count": self.collateral_count,
             "findings": [f.to_json() for f in self.findings],
             "missing": [m.to_json() for m in self.missing],
             "next_action": self.next_action,

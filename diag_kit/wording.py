@@ -7,8 +7,11 @@ from typing import Any
 
 from .evidence.derived import Figures
 from .evidence.facts import Event
+from .evidence.first import began, one_clock
+from .evidence.origin import Origin
 from .evidence.run import Run
-from .findings import Collateral, Failure, Finding, Missing
+from .evidence.text import YEARLESS_END
+from .findings import Collateral, Failure, Finding, Missing, Moment
 from .units import format_bytes
 
 
@@ -54,7 +57,7 @@ def failure_of(figures: Figures, run: Run) -> Failure | None:
         micro_step=last.micro_step if last else None,
         phase=values.get("phase", "unknown"),
         operation=operation.replace("-", " ") if operation and operation != values.get("phase") else None,
-        time=event.time,
+        time=event.time if event.time is not None and event.time >= YEARLESS_END else None,
         message=event.message,
         facts={
             name: value
@@ -64,18 +67,62 @@ def failure_of(figures: Figures, run: Run) -> Failure | None:
     )
 
 
-def collateral_of(figures: Figures) -> tuple[Collateral, ...]:
-    """Ranks that only report the failure of another, each kind of report once, by rank."""
+def collateral_of(figures: Figures) -> tuple[tuple[Collateral, ...], int]:
+    """Ranks that only report the failure of another, each kind of report once, by rank; and how many ranks in all."""
     origin = figures.origin
-    seen: dict[tuple[int | None, str], Collateral] = {}
-    named = any(event.rank is not None for event in origin.victims)
-    for event in sorted(origin.victims, key=lambda e: (e.rank is None, e.rank or 0)):
-        if event.rank is None and named:
-            continue
-        key = (event.rank, event.kind)
-        if key not in seen and len(seen) < 2000:
-            seen[key] = Collateral(event.rank, _what(event), event.source)
-    return tuple(seen.values())
+    victims = [e for e in origin.victims if e.rank is None or e.rank != origin.rank]
+    seen: dict[tuple[int | None, str], Event] = {}
+    named = any(event.rank is not None for event in victims)
+    for event in sorted(victims, key=lambda e: (e.rank is None, e.rank or 0)):
+        if event.rank is not None or not named:
+            seen.setdefault((event.rank, event.kind), event)
+    shown = [Collateral(event.rank, _what(event), event.source) for event in list(seen.values())[:_MOST_COLLATERAL]]
+    return tuple(shown), len({rank for rank, _ in seen})
+
+
+_MOST_COLLATERAL = 200
+_SHOWN = {"originator": 80, "victim": 60, "teardown": 20, "confirmation": 25, "recovered": 10, "advisory": 5}
+"""Moments shown of each role, in the order of the timeline; 200 in all."""
+
+
+def timeline_of(origin: Origin) -> tuple[tuple[Moment, ...], str]:
+    """What ranks did and reported, who began it first, and in words what was left out.
+
+    Within a role by when it began, where one clock stamps all of it, else as the files show it. Equal lines of one rank
+    are one moment. What is cut is cut from the end of its role: the originator never.
+    """
+    groups: dict[str, dict[tuple[object, ...], list[Event]]] = {role: {} for role in _SHOWN}
+    for event in origin.told:
+        # Another process that a launcher stops is no other moment; another process that fails by itself is.
+        who = (event.rank, event.host, event.kind, None if event.role == "teardown" else event.pid)
+        groups[event.role].setdefault(who, []).append(event)
+    moments: list[Moment] = []
+    cut: list[str] = []
+    for role, most in _SHOWN.items():
+        firsts = [(same[0], len(same)) for same in groups[role].values()]
+        if one_clock(event for event, _ in firsts):
+            firsts.sort(key=lambda one: began(one[0]) or one[0].time or 0.0)
+        if role == "originator" and origin.event:
+            begun = origin.event.source
+            firsts.sort(key=lambda one: one[0].source != begun)
+        moments += [_moment(role, event, count) for event, count in firsts[:most]]
+        if len(firsts) > most:
+            cut.append(f"{len(firsts) - most:,} of role {role}")
+    return tuple(moments), f"left out: {', '.join(cut)}" if cut else ""
+
+
+def _moment(role: str, event: Event, count: int) -> Moment:
+    dated = event.time is not None and event.time >= YEARLESS_END
+    return Moment(
+        role=role,
+        what=_what(event),
+        source=event.source,
+        rank=event.rank,
+        host=event.host,
+        time=event.time if dated else None,
+        began=began(event) if dated else None,
+        count=count,
+    )
 
 
 def _what(event: Event) -> str:

@@ -7,7 +7,7 @@ read nothing else. A figure that the evidence does not give is absent: not seen 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..units import GIB, MIB
 from . import origin, series
 from .facts import DeviceMemory, Event, HostMemory, MemoryPoint, Setting, Source
 from .frames import Place, place
+from .ranks import Crew
 from .run import Run
 
 _PHASE_OF_KIND = {"dataloader": "data", "nccl": "comm", "fsdp": "checkpoint", "vllm": "load"}
@@ -51,7 +52,8 @@ def figures_of(run: Run) -> Figures:
     """All figures of a run."""
     figures = Figures(origin=origin.find(run))
     found = figures.origin
-    kinds = {event.kind for event in run.events} | ({"nccl.mismatch"} if found.disagreement else set())
+    events = run.events
+    kinds = {event.kind for event in events} | ({"nccl.mismatch"} if found.disagreement else set())
     where = Source(run.files[0].path) if run.files else None
     figures.put(
         where,
@@ -59,11 +61,11 @@ def figures_of(run: Run) -> Figures:
         family=found.family,
         ranks_seen=len(found.ranks) or None,
         ranks_failed_alike=found.alike if len(found.ranks) > 1 else None,
-        single_process=_single_process(run),
+        single_process=_single_process(found.crew, events),
         recovered=any(e.role != "advisory" for e in found.survived),
         advisory=any(e.role == "advisory" for e in found.survived),
     )
-    for event in run.events:  # the first event of a kind stands for "events has it"
+    for event in events:  # the first event of a kind stands for "events has it"
         figures.sources.setdefault(f"events:{event.kind}", event.source)
     if found.disagreement:
         figures.sources["events:nccl.mismatch"] = found.disagreement[1].source
@@ -93,20 +95,15 @@ def figures_of(run: Run) -> Figures:
     return figures
 
 
-def _processes(run: Run) -> int:
+def _processes(crew: Crew, events: Sequence[Event]) -> int:
     """How many processes the job had, at least: a rank above 0 has others beside it, whether they are seen or not."""
-    several = any(e.kind.startswith(("nccl.", "launcher.")) for e in run.events)
-    return max(_world(run) or 1, 2 if several else 1, *(rank + 1 for rank in run.ranks), 1)
+    several = any(e.kind.startswith(("nccl.", "launcher.")) for e in events)
+    return max(crew.world or 1, 2 if several else 1, max(crew.seen, default=0) + 1)
 
 
-def _world(run: Run) -> int | None:
-    world = run.settings.get("world_size")
-    return world.value if world and isinstance(world.value, int) else None
-
-
-def _single_process(run: Run) -> bool | None:
+def _single_process(crew: Crew, events: Sequence[Event]) -> bool | None:
     """Whether the job was one process; None where nothing says: one rank seen is not one rank running."""
-    return False if _processes(run) > 1 else True if _world(run) == 1 else None
+    return False if _processes(crew, events) > 1 else True if crew.world == 1 else None
 
 
 def _of_event(figures: Figures, run: Run, event: Event) -> None:
@@ -140,15 +137,25 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
         request_impossible=impossible if asked is not None else None,
         allocated_exceeds_capacity=over if total is not None and allocated is not None else None,
     )
-    others = _others(stated, reserved)
+    siblings, others = _siblings(figures, event, _others(stated, reserved))
     own = stated.get("process_in_use_bytes")
-    figures.put(event.source, sizes_consistent=_consistent(total, free, allocated, reserved, own, others))
-    if others is not None:
+    beside = siblings + (others or [])
+    figures.put(event.source, sizes_consistent=_consistent(total, free, allocated, reserved, own, beside))
+    if siblings:
+        devices = figures.origin.crew.devices
+        listed = stated.get("other_process_ids") or ()
+        figures.put(
+            event.source,
+            sibling_process_count=len(siblings),
+            sibling_process_bytes=sum(siblings),
+            siblings_of_other_devices=sum(devices.get(pid, event.device) != event.device for pid in listed),
+        )
+    if others or (others is not None and not siblings):
         small = [size for size in others if size < _CONTEXT_BYTES]
         alike = len(small) >= 3 and max(small) <= 1.25 * min(small) and sum(small) >= 0.8 * sum(others)
-        figures.put(event.source, others_are_strangers=_strangers(run, event))
+        figures.put(event.source, others_are_strangers=_strangers(figures, run, event))
         figures.put(event.source, other_process_bytes=sum(others), other_process_count=len(others), others_alike=alike)
-    if not others:
+    if not others and not siblings:
         _of_listing(figures, run, event, reserved)
     if own is not None and reserved is not None:
         figures.put(event.source, non_torch_bytes=max(0, own - reserved))
@@ -199,7 +206,8 @@ def _of_listing(figures: Figures, run: Run, event: Event, reserved: int | None) 
     if total is None or free is None or reserved is None or event.device is None:
         return
     listed = [d for d in run.of(DeviceMemory) if d.pid is not None and d.used_bytes and d.device == event.device]
-    latest = {d.pid: d for d in listed if d.pid != event.pid}
+    ours = figures.origin.crew.siblings | {event.pid}
+    latest = {d.pid: d for d in listed if d.pid not in ours}
     own = [d for d in latest.values() if reserved - 32 * MIB <= (d.used_bytes or 0) <= reserved + _CONTEXT_BYTES]
     others = [d for d in latest.values() if d not in own[:1]]
     held = sum(d.used_bytes or 0 for d in others)
@@ -223,15 +231,33 @@ def _of_host(figures: Figures, run: Run, event: Event) -> None:
         figures.put(event.source, allocator_limit_share=limit / card.total_bytes)
 
 
-def _strangers(run: Run, event: Event) -> bool | None:
-    """Whether the other processes that a message lists are known not to be the run's own; None where that is open."""
-    listed = set(event.figures.get("other_process_ids") or [])
-    known = {e.pid for e in run.events if e.pid is not None}
-    if not listed or listed & known:
-        return False if listed else None
-    if run.ranks and _world(run) is None and len(known) < 2:
+def _siblings(figures: Figures, event: Event, others: list[int] | None) -> tuple[list[int], list[int] | None]:
+    """The sizes of listed processes that are known to be the job's own, and of the rest."""
+    known, listed = figures.origin.crew.siblings, event.figures.get("other_process_ids") or []
+    sizes = event.figures.get("other_process_in_use_bytes") or []
+    if others is None or len(listed) != len(sizes) or not known & set(listed):
+        return [], others
+    rest, own = list(others), []
+    for pid, size in zip(listed, sizes, strict=True):
+        if pid in known and size in rest:
+            rest.remove(size)
+            own.append(size)
+    return own, rest
+
+
+def _strangers(figures: Figures, run: Run, event: Event) -> bool | None:
+    """Whether the processes that a message lists, siblings left out, are known not to be the job's own; None where
+    that is open."""
+    crew = figures.origin.crew
+    listed = set(event.figures.get("other_process_ids") or []) - crew.siblings
+    if not listed:
+        return None
+    known = {e.pid for e in run.events if e.pid is not None} | crew.siblings
+    if listed & known:
+        return False
+    if crew.seen and crew.world is None and len(known) < 2:
         return None  # a rank's line says that there may be others; how many is open
-    processes = _processes(run)
+    processes = _processes(crew, run.events)
     return True if processes == 1 or len(known) >= processes else None
 
 

@@ -63,7 +63,8 @@ class Event(Fact):
             code); ``recovered`` was survived; ``advisory`` is a warning; ``context`` only informs.
         message: the line's own words.
         figures: sizes as stated, named as in the contract (``tried_to_allocate_bytes`` ...).
-        time: seconds since the epoch, where the line carries a full time stamp.
+        time: seconds since the epoch, where the line carries a time stamp; below ``text.YEARLESS_END`` it has no year
+            and is comparable with its like alone.
     """
 
     kind: str
@@ -184,6 +185,38 @@ class Progress(Fact):
     step: int
     total: int | None = None
     what: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process(Fact):
+    """A process of the job: which rank it is, as far as one line tells.
+
+    Attributes:
+        pid: process id on its host; None where only a rank and its place on the node are told.
+        local_rank: rank on its node.
+        device: index of its CUDA device, as the process itself counts.
+        of: members of the communicator that ``rank`` counts in; None where it counts in the whole job.
+        launched: a launcher counts it among its own children.
+    """
+
+    pid: int | None = None
+    host: str | None = None
+    local_rank: int | None = None
+    device: int | None = None
+    of: int | None = None
+    launched: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World(Fact):
+    """How many ranks the job has, as one line tells; ``nodes`` where it says so.
+
+    ``least`` marks a count that others may exceed: a communicator's members, the processes of one node.
+    """
+
+    size: int
+    nodes: int | None = None
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,14 @@ error handler or a launcher's exit code come after. An event that training went 
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from .facts import Event, Traceback
+from . import first
+from .facts import Event, Progress, Traceback
+from .ranks import Crew, assemble
 from .run import Run
 
 WEAK_KINDS = frozenset(
@@ -27,6 +30,8 @@ WEAK_KINDS = frozenset(
         "crash.segfault",
         "cgroup.oom-count",
         "xpu.driver-oom",
+        "nccl.cuda-error",
+        "nccl.system-error",
     }
 )
 _OUTSIDE = frozenset(
@@ -34,10 +39,7 @@ _OUTSIDE = frozenset(
 )
 IMPOSSIBLE_BYTES = 1 << 50
 """A single request of a pebibyte or more is no memory need but a corrupted or overflowed size."""
-_SIGNALS = (-9, -7, -11)
 _NEAR_LINES = 60
-_BLOCK_LINES = 150
-"""A root-cause block quotes the whole traceback of the rank that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class Origin:
         ranks: all ranks seen in the evidence.
         victims: events of ranks that waited or were cleaned up.
         survived: memory events that the run went on after, and warnings.
+        disagreement: two waits that show that ranks took different paths through the code.
+        suspects: where no rank is named, those that are missing or behind.
+        told: all that happened, each event with the role that it turned out to have; mere context left out.
+        crew: ranks and processes of the job.
     """
 
     event: Event | None
@@ -65,38 +71,150 @@ class Origin:
     victims: tuple[Event, ...]
     survived: tuple[Event, ...]
     disagreement: tuple[Event, ...] = ()
+    suspects: tuple[int, ...] = ()
+    told: tuple[Event, ...] = ()
+    crew: Crew = field(default_factory=Crew)
 
 
 def find(run: Run) -> Origin:
     """The origin of a run's failure."""
-    events = run.events
-    survived = tuple(e for e in events if e.role in ("recovered", "advisory") or _progressed_after(run, e))
-    victims = tuple(e for e in events if e.role in ("victim", "teardown") and e not in survived)
-    suspects = [e for e in events if e.role == "originator" and e not in survived and not _of_another_run(run, e)]
+    events, crew = assemble(run)
+    after = _After(run.progress, events)
+    outlived = {id(e) for e in events if e.role in ("recovered", "advisory") or after.went_on(e)}
+    survived = tuple(e for e in events if id(e) in outlived)
+    victims = tuple(e for e in events if e.role in ("victim", "teardown") and id(e) not in outlived)
+    explained = _explained(events)
+    suspects = [
+        e
+        for e in events
+        if e.role == "originator"
+        and id(e) not in outlived
+        and id(e) not in explained
+        and not (e.kind in _OUTSIDE and after.finished_elsewhere(e))
+    ]
     ended = any(e.kind in ("finished", "epoch-end") for e in events) or run.progress
     if not suspects and not victims and not ended:
         # Nothing else is here: a message that was only quoted may be all that was kept of the failure.
         suspects = [replace(e, role="originator") for e in survived if e.role == "advisory" and e.kind == "torch.oom"]
-    ranks = run.ranks
-    streams: dict[tuple[str, int | None], list[Event]] = defaultdict(list)
+    streams: dict[tuple[object, ...], list[Event]] = defaultdict(list)
     for event in suspects:
-        streams[(event.source.path, event.rank)].append(event)
+        streams[(event.source.path, event.rank, event.pid if event.rank is None else None)].append(event)
     firsts = [_first_of_cluster(stream) for stream in streams.values()]
     strong = [e for e in firsts if e.kind not in WEAK_KINDS]
     # An exit code names a death, not its cause: any event that tells the cause comes before it.
     telling = _without_echoes(strong or [e for e in firsts if not e.kind.startswith("exit.")] or firsts)
-    disagreement = _disagreement(events)
+    parted = first.disagreement(events)
+    told = tuple(_with_roles(events, outlived, explained, telling))
     if not telling:
-        family = "not-memory" if disagreement else _family_without_event(run, victims, survived)
-        reason = "only ranks that waited are shown" if victims else "nothing in the evidence stopped the run"
-        return Origin(None, None, family, None, reason, False, ranks, victims, survived, disagreement)
+        family = "not-memory" if parted else _family_without_event(run, victims, survived)
+        why = first.of_waits([e for e in events if id(e) not in outlived], crew)
+        return Origin(
+            None, None, family, None, why.reason, False, crew.seen, victims, survived, parted, why.suspects, told, crew
+        )
     event = _earliest(telling)
-    rank, reason, alike = _initiating(run, telling, event, ranks)
+    why = first.of_error(event, telling, [e for e in events if id(e) not in outlived], crew)
+    if why.rank is not None and event.rank is not None and why.rank != event.rank:
+        event = next(e for e in telling if e.rank == why.rank)
     family = event.family
     asked = max(int(event.figures.get(name) or 0) for name in ("tried_to_allocate_bytes", "requested_at_least_bytes"))
     if asked >= IMPOSSIBLE_BYTES:
         family = "not-memory"
-    return Origin(event, _traceback_of(run, event), family, rank, reason, alike, ranks, victims, survived, disagreement)
+    return Origin(
+        event=event,
+        traceback=_traceback_of(run, event),
+        family=family,
+        rank=why.rank,
+        reason=why.reason,
+        alike=why.alike,
+        ranks=crew.seen,
+        victims=victims,
+        survived=survived,
+        disagreement=parted,
+        suspects=why.suspects,
+        told=told,
+        crew=crew,
+    )
+
+
+def _explained(events: Sequence[Event]) -> set[int]:
+    """Ids of events that report another's failure although their words alone could begin one.
+
+    A line that says that a peer is gone, whatever exception carries it; a failed system call of NCCL, where the same
+    rank says so around it.
+    """
+    gone: dict[tuple[str, int | None, int | None], list[int]] = defaultdict(list)
+    for event in events:
+        if event.role == "victim":
+            gone[(event.source.path, event.rank, event.pid)].append(event.source.line or 0)
+    explained = set()
+    for event in events:
+        near = _NEAR_LINES if event.kind == "nccl.system-error" else 0
+        if event.kind not in WEAK_KINDS or event.role != "originator":
+            continue
+        lines = gone.get((event.source.path, event.rank, event.pid), ())
+        if any(abs(line - (event.source.line or 0)) <= near for line in lines):
+            explained.add(id(event))
+    return explained
+
+
+def _with_roles(
+    events: Sequence[Event], outlived: set[int], explained: set[int], telling: Sequence[Event]
+) -> list[Event]:
+    """All events but mere context, in the roles that they turned out to have."""
+    begun = {id(e) for e in telling}
+    told = []
+    for event in events:
+        if event.role == "originator" and id(event) not in begun:
+            if id(event) in explained and not event.kind.startswith("nccl."):
+                continue  # the same line is told as a victim's
+            role = "recovered" if id(event) in outlived else "victim" if id(event) in explained else "confirmation"
+            told.append(replace(event, role=role))
+        elif event.role != "context":
+            told.append(event)
+    return told
+
+
+class _After:
+    """What each file shows after a line: later steps, a proper end. By file and rank, so that a question is cheap."""
+
+    def __init__(self, progress: Sequence[Progress], events: Sequence[Event]) -> None:
+        latest: dict[tuple[str, int | None], dict[int, int]] = defaultdict(dict)
+        for one in progress:
+            steps, line = latest[(one.source.path, one.rank)], one.source.line or 0
+            if line >= steps.get(one.step, 0):
+                steps[one.step] = line
+        self._steps = {key: self._last(steps) for key, steps in latest.items()}
+        self._everyone: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for (path, _), last in self._steps.items():
+            self._everyone[path] += last
+        self._ends: dict[str, int] = {}
+        for event in events:
+            if event.kind == "finished":
+                self._ends[event.source.path] = max(event.source.line or 0, self._ends.get(event.source.path, 0))
+
+    @staticmethod
+    def _last(steps: dict[int, int]) -> list[tuple[int, int]]:
+        """(line, step) of the three steps that were printed last."""
+        return heapq.nlargest(3, ((line, step) for step, line in steps.items()))
+
+    def went_on(self, event: Event) -> bool:
+        """Whether training went on after an event: three later steps in its stream, or a proper finish."""
+        line, path = event.source.line, event.source.path
+        if event.family not in ("gpu-oom", "not-memory") or line is None or event.role != "originator":
+            return False
+        if event.kind == "fsdp.clone-failed":
+            return False
+        if self._ends.get(path, -1) > line:
+            return True
+        if event.rank is None:
+            here = self._everyone[path]
+        else:
+            here = [*self._steps.get((path, event.rank), ()), *self._steps.get((path, None), ())]
+        return len({step for at, step in here if at > line}) >= 3
+
+    def finished_elsewhere(self, event: Event) -> bool:
+        """Whether a log beside the event's tells its own, proper end."""
+        return any(path != event.source.path for path in self._ends)
 
 
 def _first_of_cluster(stream: Sequence[Event]) -> Event:
@@ -113,14 +231,6 @@ def _first_of_cluster(stream: Sequence[Event]) -> Event:
     return first
 
 
-def _of_another_run(run: Run, event: Event) -> bool:
-    """Whether a kernel's, scheduler's or driver's line lies beside a log that tells its own, proper end."""
-    if event.kind not in _OUTSIDE:
-        return False
-    finished = {e.source.path for e in run.events if e.kind == "finished"} - {event.source.path}
-    return bool(finished)
-
-
 def _without_echoes(events: Sequence[Event]) -> list[Event]:
     """The events without those that a launcher or a thread repeated without a rank, where a rank's own line is here."""
     own = {e.kind for e in events if e.rank is not None}
@@ -129,86 +239,10 @@ def _without_echoes(events: Sequence[Event]) -> list[Event]:
 
 def _earliest(events: Sequence[Event]) -> Event:
     """The first by time where all are stamped; otherwise one that has figures, in file order."""
-    if len(events) > 1 and all(e.time is not None for e in events):
+    if len(events) > 1 and first.one_clock(events):
         return min(events, key=lambda e: e.time or 0.0)
     memory = [e for e in events if e.family in ("gpu-oom", "host-oom", "shared-memory")] or list(events)
     return next((e for e in memory if e.figures), memory[0])
-
-
-def _initiating(run: Run, firsts: Sequence[Event], event: Event, ranks: frozenset[int]) -> tuple[int | None, str, bool]:
-    by_rank = {e.rank: e for e in firsts if e.rank is not None and e.kind == event.kind}
-    roots = [e for e in run.events if e.kind == "launcher.root-cause"]
-    root = next((e for e in roots if e.exitcode in _SIGNALS), None)
-    quoting = next(
-        (
-            e
-            for e in roots
-            if event.rank is None
-            and e.source.path == event.source.path
-            and 0 <= (event.source.line or 0) - (e.source.line or 0) <= _BLOCK_LINES
-        ),
-        None,
-    )
-    hosts = {e.host for e in run.events if e.host}
-    if len(by_rank) > 1:
-        if len(by_rank) >= max(2, len(ranks) - 1):
-            return None, f"{len(by_rank)} ranks failed alike: a matter of configuration, not of one rank", True
-        if all(e.time is not None for e in by_rank.values()):
-            return event.rank, f"rank {event.rank} failed first by its time stamp", False
-        return (
-            None,
-            f"ranks {', '.join(map(str, sorted(by_rank)))} failed, and no time stamp says which was first",
-            False,
-        )
-    if len(by_rank) == 1 and event.rank is not None:
-        if len(ranks) > 1:
-            return (
-                event.rank,
-                f"rank {event.rank} alone shows an error of its own; the other ranks waited or were stopped",
-                False,
-            )
-        named = next((e for e in roots if e.rank == event.rank), None)
-        if named is not None or (any(e.role == "teardown" for e in run.events) and event.pid is None):
-            return event.rank, f"rank {event.rank} raised the error, and the launcher stopped the others", False
-        return (
-            None,
-            f"only lines of rank {event.rank} are here: nothing tells whether another rank failed before it",
-            False,
-        )
-    if quoting is not None:
-        return quoting.rank, f"the launcher's root-cause block quotes this error of rank {quoting.rank}", False
-    if root is not None and event.kind.startswith("exit."):
-        return root.rank, f"the launcher saw rank {root.rank} die by signal {-(root.exitcode or 0)} first", False
-    if (
-        event.local_rank is not None
-        and event.kind.startswith("exit.")
-        and len(hosts) <= 1
-        and "local_rank: " in event.message
-    ):
-        return (
-            event.local_rank,
-            f"the launcher saw local rank {event.local_rank} die by a signal; one node is shown",
-            False,
-        )
-    return None, "the evidence names no rank", False
-
-
-def _progressed_after(run: Run, event: Event) -> bool:
-    """Whether training went on after an event: three later steps in its stream, or a proper finish."""
-    if event.family not in ("gpu-oom", "not-memory") or event.source.line is None or event.role != "originator":
-        return False
-    if event.kind == "fsdp.clone-failed":
-        return False
-    here = [
-        p
-        for p in run.progress
-        if p.source.path == event.source.path and (p.rank == event.rank or p.rank is None or event.rank is None)
-    ]
-    after = {p.step for p in here if (p.source.line or 0) > event.source.line}
-    own = [e for e in run.events if e.source.path == event.source.path and (e.source.line or 0) > event.source.line]
-    if any(e.kind == "finished" for e in own):
-        return True
-    return len(after) >= 3
 
 
 def _traceback_of(run: Run, event: Event) -> Traceback | None:
@@ -235,28 +269,6 @@ def _traceback_of(run: Run, event: Event) -> Traceback | None:
     ]
     pool = inside or near
     return max(pool, key=lambda t: t.end_line or 0) if pool else (following[0] if following else None)
-
-
-def _disagreement(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Two ranks that waited in the same numbered collective with different operations or sizes."""
-    seen: dict[int, Event] = {}
-    for event in events:
-        number = event.figures.get("sequence")
-        if (
-            event.kind != "nccl.timeout"
-            or number is None
-            or event.rank is None
-            or event.figures.get("elements") is None
-        ):
-            continue
-        other = seen.setdefault(number, event)
-        same = (other.figures.get("collective"), other.figures.get("elements")) == (
-            event.figures.get("collective"),
-            event.figures.get("elements"),
-        )
-        if other.rank != event.rank and not same:
-            return other, event
-    return ()
 
 
 def _family_without_event(run: Run, victims: Sequence[Event], survived: Sequence[Event]) -> str:

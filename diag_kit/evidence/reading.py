@@ -25,7 +25,7 @@ from .parsers import all_parsers
 from .scan import BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
 from .scan.engines import prepared
 from .streams import Text, codec_of, open_text
-from .text import Window, lines_of, rank_of_path
+from .text import Window, decode, labels_of, lines_of, rank_of_path
 
 SMALL = 64 << 10
 """A log up to this size is parsed whole."""
@@ -258,12 +258,13 @@ def parse_scan(shown: str, found: Scan, how: How = How()) -> Part:
     wide = [span for literal, one in found.found.items() if literal not in rolled for span in one.spans()]
     narrow = [span for literal, one in found.found.items() if literal in rolled for span in one.spans()]
     sampled = [span for spans in found.samples.values() for span in spans]
-    windows = list(_windows(shown, merged([*wide, *(found.edges if how.edge else ())]), found.end, rank))
+    labels = labels_of(decode(found.edges[0].data)) if found.edges else ""
+    windows = list(_windows(shown, merged([*wide, *(found.edges if how.edge else ())]), found.end, rank, labels))
     facts, ranks, notes = _parse(windows)
     seen = {(fact.source.line, type(fact)) for fact in facts}
     for spans, attribute in ((narrow, "ROLL_CALL"), (sampled, "SERIES")):
         only = [parser for parser in all_parsers() if hasattr(parser, attribute)]
-        more, their_ranks, their_notes = _parse(_windows(shown, merged(spans), found.end, rank), only)
+        more, their_ranks, their_notes = _parse(_windows(shown, merged(spans), found.end, rank, labels), only)
         facts += [fact for fact in more if (fact.source.line, type(fact)) not in seen]
         ranks |= their_ranks
         notes += their_notes
@@ -274,7 +275,7 @@ def parse_scan(shown: str, found: Scan, how: How = How()) -> Part:
     return Part(facts, FileCoverage(shown, length, length, "log", tuple(dict.fromkeys(notes)), ranks, whole=False))
 
 
-def _windows(shown: str, spans: Iterable[Span], end: int, rank: int | None) -> Iterator[Window]:
+def _windows(shown: str, spans: Iterable[Span], end: int, rank: int | None, labels: str) -> Iterator[Window]:
     """Spans cut at line ends, with the lines numbered."""
     for span in spans:
         data, number = span.data, span.newlines + 1
@@ -284,7 +285,7 @@ def _windows(shown: str, spans: Iterable[Span], end: int, rank: int | None) -> I
         if span.end < end:
             data = data[: data.rfind(b"\n") + 1] or data
         if data:
-            yield Window(shown, lines_of(data, first_number=number, rank=rank))
+            yield Window(shown, lines_of(data, first_number=number, rank=rank, labels=labels))
 
 
 def _parse(

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import EvidenceError
 from . import reading, sharing
@@ -96,7 +96,7 @@ class Run:
             said["precision"] = replace(said["weights_dtype"], name="precision")
         return said
 
-    def coverage(self) -> dict[str, object]:
+    def coverage(self) -> dict[str, Any]:
         """Files, bytes, bytes read, and notes: the contract's ``coverage``."""
         notes = [f"{file.path}: {note}" for file in self.files for note in file.notes]
         return {

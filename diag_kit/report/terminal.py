@@ -32,8 +32,8 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     if diagnosis.figures.get("growth") != "insufficient":
         page.field("growth", diagnosis.growth)
     if diagnosis.collateral:
-        ranks = {one.rank for one in diagnosis.collateral}
-        page.field("others", f"{_waited(len(ranks))}: {diagnosis.collateral[0].what}")
+        count = max(diagnosis.collateral_count, len({one.rank for one in diagnosis.collateral}))
+        page.field("others", f"{_waited(count)}: {diagnosis.collateral[0].what}")
     standing = [finding for finding in diagnosis.findings if finding.verdict != "ruled-out"]
     for number, finding in enumerate(standing[:SHOWN]):
         page.finding(finding, whole=number == 0)
@@ -70,7 +70,7 @@ def render_estimate(estimate: Estimate) -> str:
 
 
 def _waited(count: int) -> str:
-    return "1 rank only reports it" if count == 1 else f"{count} ranks only report it"
+    return "1 rank only reports it" if count == 1 else f"{count:,} ranks only report it"
 
 
 def _rest(weaker: int, ruled_out: int) -> str:

@@ -33,6 +33,10 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         "E1130 02:11:07.249000 511 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 577) of binary: python",
         ["launcher.failed"],
     ),
+    "processes": (
+        "node-a:4101:5101 [3] NCCL INFO comm 0x5d rank 11 nranks 16 cudaDev 3 busId b0 commId 0x7 - Init COMPLETE",
+        ["Process", "World"],
+    ),
     "not_memory": ("RuntimeError: CUDA error: device-side assert triggered", ["cuda.assert"]),
     "wrappers": ("WARNING: ran out of memory on GPU #2, skipping batch", ["wrapper.recovered"]),
     "mps_oom": (
