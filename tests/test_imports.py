@@ -26,6 +26,7 @@ ROOMS: dict[str, tuple[int, str]] = {
     "evidence.scan": (1, "scan"), "evidence.parsers": (1, "parsers"), "failures": (1, "failures"),
     "evidence": (2, "evidence"), "memory": (2, "memory"),
     "diagnosis": (3, "diagnosis"), "wording": (3, "diagnosis"), "restart": (3, "diagnosis"),
+    "comparison": (3, "diagnosis"), "differences": (3, "diagnosis"),
     "checklist": (4, "checklist"), "lab": (4, "lab"), "history": (4, "history"), "guard": (4, "guard"),
     "report": (5, "report"), "workbook": (6, "workbook"),
     "cli": (7, "top"), "": (7, "top"), "__main__": (7, "top"),
@@ -179,12 +180,12 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 65 modules that hold code, besides the parsers (one file for each format), and at most 12,000 lines."""
+    """At most 67 modules that hold code, besides the parsers (one file for each format), and at most 12,600 lines."""
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 65
+    assert len(holding) <= 67
     sources = [path.read_text(encoding="utf-8") for path in MODULES.values()]
-    assert sum(source.count("\n") for source in sources) <= 12_000
+    assert sum(source.count("\n") for source in sources) <= 12_600
 
 
 @pytest.mark.parametrize(
