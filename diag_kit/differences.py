@@ -1,4 +1,4 @@
-"""What two runs state differently, what each change is predicted to do to memory, and their memory at the same steps."""
+"""What two runs state differently, what that is predicted to do to memory, and their memory at the same steps."""
 
 from __future__ import annotations
 
