@@ -21,14 +21,12 @@ HEAD, TAIL, BUDGET, LEAST = 256 << 10, 1 << 20, 4 << 20, 4 << 10
 _CUT = 600
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,200}\| ?\S{1,30} ?\[[^\]]{0,80}\]")
-_PARTS = (
-    (re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://\S{1,400}"), "<url>"),
-    (re.compile(r"(?<![\w/.~])[~.]{0,2}(?:/[\w.@+=,-]{1,120}){2,40}/?|\b[A-Za-z]:\\[^\s:\"']{1,200}"), "<path>"),
-    (re.compile(r"\b0x[0-9a-fA-F]{1,16}\b|(?<![\w-])(?=(?:[A-Za-z_-]{0,40}\d){5})[\w-]{10,100}"), "#"),
-    (re.compile(r"(?i)\b(rank|worker|gpu|cuda|node|step|epoch|device|pid|job|layer|task)[-_:= ]{0,2}\d+"), r"\1 #"),
-    (re.compile(r"(?<![A-Za-z_\d])[-+]?\d[\d.,:/-]{0,60}(?:e[-+]?\d{1,3})?%?"), "#"),
-    (re.compile(r"# ?[KMGT]i?B\b"), "# B"),
-)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://\S{1,400}")
+_PATH = re.compile(r"(?<![\w/.~])[~.]{0,2}(?:/[\w.@+=,-]{1,120}){2,40}/?|\b[A-Za-z]:\\[^\s:\"']{1,200}")
+_ID = re.compile(r"\b0x[0-9a-fA-F]{1,16}\b|(?<![\w-])(?=(?:[A-Za-z_-]{0,40}\d){5})[\w-]{10,100}")
+_NUMBERED = re.compile(r"\b([Rr]ank|GPU|gpu|cuda|[Ww]orker|[Nn]ode|[Ss]tep|[Ee]poch|[Ll]ayer|[Jj]ob|[Tt]ask)[-_]?\d+")
+_NUMBER = re.compile(r"(?<![A-Za-z_\d])[-+]?\d[\d.,:/-]{0,60}(?:e[-+]?\d{1,3})?%?(?: ?[KMGT]i?B\b)?")
+_WORD = re.compile(r"[^\W\d_]{3}")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|(?:During handling|The above exception was)")
 _PACKAGES = (
     "torch|pytorch|transformers|accelerate|deepspeed|peft|trl|bitsandbytes|flash[-_]attn|xformers|triton|lightning|"
@@ -49,17 +47,18 @@ _SAME = {"pytorch": "torch", "pytorch lightning": "lightning"}
 
 
 def template(text: str) -> str:
-    """A line's template; empty where it holds fewer than three letters.
+    """A line's template; empty where it holds no word.
 
     >>> template("[2026-05-19 10:21:31] packed 24,003 sequences of 4.5 GiB from /data/a/b.bin in bf16, rank 3")
-    '[# #] packed # sequences of # B from <path> in bf16, rank #'
+    '[# #] packed # sequences of # from <path> in bf16, rank #'
     >>> template(" 12%|█▏        | 12/100 [00:03<00:20,  4.1it/s]")
     ''
     """
     text = _BAR.sub("", text[:_CUT]) if "%|" in text else text[:_CUT]
-    for pattern, placeholder in _PARTS:
-        text = pattern.sub(placeholder, text)
-    return " ".join(text.split()) if sum(map(str.isalpha, text)) >= 3 else ""
+    text = _URL.sub("<url>", text) if "://" in text else text
+    text = _PATH.sub("<path>", text) if "/" in text or "\\" in text else text
+    text = _NUMBER.sub("#", _NUMBERED.sub(r"\1 #", _ID.sub("#", text)))
+    return " ".join(text.split()) if _WORD.search(text) else ""
 
 
 def located(given: Sequence[str | Path], shown: str) -> Path | None:
@@ -127,7 +126,7 @@ def versions(logs: Logs) -> dict[str, tuple[str, Source]]:
 
 def known(logs: Logs) -> frozenset[str]:
     """Every template that the logs hold."""
-    return frozenset(template(line.text) for _, lines, _ in logs.ends for line in lines)
+    return frozenset(map(template, {line.text for _, lines, _ in logs.ends for line in lines}))
 
 
 def only_in(
