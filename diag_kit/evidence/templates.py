@@ -16,7 +16,7 @@ from .facts import Event, FileCoverage, Setting, Source
 from .run import Run
 from .text import Line, lines_of
 
-HEAD, TAIL, BUDGET, LEAST = 256 << 10, 1 << 20, 4 << 20, 4 << 10
+HEAD, TAIL, BUDGET, LEAST = 128 << 10, 512 << 10, 4 << 20, 4 << 10
 """Bytes read of the head and the tail of a log; of all logs but the most telling one together; of each at least."""
 _CUT = 600
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
