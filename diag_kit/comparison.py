@@ -30,7 +30,7 @@ from .evidence import origin
 from .evidence.derived import Figures
 from .evidence.facts import Source
 from .evidence.run import OnProgress, Run, load_run
-from .evidence.templates import Logs, known, located, only_in, versions
+from .evidence.templates import Logs, known, only_in, places, versions
 from .findings import VERDICTS, Comparison, Difference, Finding, Missing, OnlyHere, Statement
 from .restart import without_secrets
 from .units import format_bytes
@@ -44,13 +44,17 @@ _BY_LENGTH, _OUTSIDE = ("long-sequence-outlier",), ("other-process",)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The good run, and where the logs of both are. ``doubt``: why the good run proves nothing; empty where it may."""
+    """The good run, what both were read from, and ``places``: the good run's files by the names that its facts know.
+
+    ``doubt``: why the good run proves nothing; empty where it may.
+    """
 
     paths: Sequence[str | Path]
     text: str | None
     good: Run
     good_paths: Sequence[str | Path]
     good_text: str | None
+    places: Mapping[str, Path]
     doubt: str
 
 
@@ -66,17 +70,14 @@ def read_good(
     Raises:
         EvidenceError: it can't be read, or is the failed run itself; one line each.
     """
-    for good in good_paths:
-        for path in paths:
-            one, other = Path(good).expanduser().resolve(), Path(path).expanduser().resolve()
-            if one == other or one in other.parents or other in one.parents:
-                raise EvidenceError(
-                    f"{good}: is the run itself, or one holds the other; name a good run in its own place"
-                )
     try:
         run = load_run(good_paths, text=good_text, on_progress=on_progress)
     except EvidenceError as error:
         raise EvidenceError(f"the good run: {error}") from None
+    where = places(good_paths)
+    if {path.resolve() for path in where.values()} & {path.resolve() for path in places(paths).values()}:
+        named = ", ".join(map(str, good_paths))
+        raise EvidenceError(f"{named}: is the run itself, or one holds the other; name a good run in its own place")
     own = judge(run)
     doubt = ""
     if own.family != "ok":
@@ -85,7 +86,7 @@ def read_good(
         doubt = "it met an out-of-memory itself, and survived it"
     elif origin.find(run).family != "ok":
         doubt = "its memory stays level, but nothing shows how it ended"
-    return Pair(paths, text, run, good_paths, good_text, doubt)
+    return Pair(paths, text, run, good_paths, good_text, where, doubt)
 
 
 def weigh(
@@ -144,8 +145,8 @@ def _stated(run: Run, logs: Logs) -> dict[str, tuple[Any, Source]]:
 
 def _placed(pair: Pair, source: Source) -> Source:
     """A place in the good run, named so that it can't be taken for one of the failed run."""
-    path = located(pair.good_paths, source.path)
-    return replace(source, path=str(path) if path else f"good run: {source.path}")
+    path = pair.places.get(source.path, f"good run: {source.path}")
+    return replace(source, path=str(path))
 
 
 def _came_as_far(good: Run, failed_step: int | None) -> str:

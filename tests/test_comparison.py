@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import time
@@ -288,6 +289,18 @@ def test_large_logs_cost_their_ends(tmp_path: Path) -> None:
     assert beside.read == "of 2 logs only the beginning and the end"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_packed_logs_are_compared_too(tmp_path: Path, whole: bool) -> None:
+    """A log that was packed after the run is read through, its end too."""
+    bad = _run(tmp_path / "bad", settings=BASE, head="" if whole else "step 1 loss 1.0\n" * 50_000,
+               end="loader: shard is damaged, retrying\n" + FRAMES + OOM + "\n")  # fmt: skip
+    (bad / "train.log.gz").write_bytes(gzip.compress((bad / "train.log").read_bytes()))
+    (bad / "train.log").unlink()
+    beside = diagnose(bad, against=_run(tmp_path / "good", settings=BASE)).comparison
+    assert [line.text for line in beside.lines] == ["loader: shard is damaged, retrying"]
+    assert beside.read.startswith("all lines" if whole else "of 1 logs only")
+
+
 def test_a_thousand_logs_stay_cheap(tmp_path: Path) -> None:
     """1,024 ranks against 1,024 ranks: the comparison adds a small share of what reading them costs."""
     for name, last in (("bad", OOM), ("good", "Training finished")):
@@ -356,7 +369,7 @@ def test_json_and_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "seq_len 4096" in block and "memory:" in block and len(block.splitlines()) <= 9
 
 
-@pytest.mark.parametrize("good", ["nowhere", "bad", ".", "bad/train.log", "empty", "blob.bin"])
+@pytest.mark.parametrize("good", ["nowhere", "bad", ".", "bad/train.log", "bad/*.log", "empty", "blob.bin"])
 def test_a_good_run_that_cannot_be_used_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], good: str
 ) -> None:

@@ -180,12 +180,12 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 67 modules that hold code, besides the parsers (one file for each format), and at most 12,800 lines."""
+    """At most 72 modules that hold code, besides the parsers (one file for each format), and at most 13,900 lines."""
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 67
+    assert len(holding) <= 72
     sources = [path.read_text(encoding="utf-8") for path in MODULES.values()]
-    assert sum(source.count("\n") for source in sources) <= 12_800
+    assert sum(source.count("\n") for source in sources) <= 13_900
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,23 @@ megabyte does; of many logs, a share of a fixed budget each.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from .facts import Event, FileCoverage, Setting, Source
+from .files import find
 from .run import Run
+from .streams import codec_of, open_text
 from .text import Line, lines_of
 
 HEAD, TAIL, BUDGET, LEAST = 128 << 10, 512 << 10, 4 << 20, 4 << 10
 """Bytes read of the head and the tail of a log; of all logs but the most telling one together; of each at least."""
 _CUT = 600
-_PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_MOST_PACKED = 16 << 20
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,200}\| ?\S{1,30} ?\[[^\]]{0,80}\]")
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://\S{1,400}")
 _PATH = re.compile(r"(?<![\w/.~])[~.]{0,2}(?:/[\w.@+=,-]{1,120}){2,40}/?|\b[A-Za-z]:\\[^\s:\"']{1,200}")
@@ -61,16 +65,6 @@ def template(text: str) -> str:
     return " ".join(text.split()) if _WORD.search(text) else ""
 
 
-def located(given: Sequence[str | Path], shown: str) -> Path | None:
-    """The file that coverage shows under that name, among the paths that a run was read from; None for pasted text."""
-    for root in map(Path, given):
-        if root.is_dir() and (root / shown).is_file():
-            return root / shown
-        if str(root) == str(Path(shown)) and root.is_file():
-            return root
-    return None
-
-
 class Logs:
     """The ends of a run's logs. ``given``, ``text``: what the run was read from; ``first``: the log to read most of.
 
@@ -78,7 +72,7 @@ class Logs:
     """
 
     def __init__(self, run: Run, given: Sequence[str | Path], text: str | None = None, first: str = "") -> None:
-        self.given, self.text, self.partly = given, text, 0
+        self.paths, self.text, self.partly = places(given), text, 0
         files = sorted((file for file in run.files if file.kind == "log"), key=lambda file: file.path != first)
         share = max(LEAST, min(HEAD + TAIL, BUDGET // max(1, len(files))))
         self.ends = [
@@ -89,25 +83,30 @@ class Logs:
         """(file, lines, whether their numbers are known) of each head and tail; a small log is one, and whole."""
 
     def _read(self, file: FileCoverage, most: int) -> list[tuple[bytes, bool]]:
-        path = located(self.given, file.path)
-        if path is None:
-            pasted = (self.text or "").encode("utf-8", "replace") if file.path == "pasted text" else b""
-            whole = [(pasted, True)] if len(pasted) <= most else [(pasted[: most // 5], True), (pasted[-most:], False)]
-            self.partly += len(pasted) != file.size_bytes or len(whole) > 1
-            return whole
-        with path.open("rb") as stream:
-            size = path.stat().st_size
-            if size <= most:
-                data = stream.read(most)
-                self.partly += data.startswith(_PACKED)
-                return [] if data.startswith(_PACKED) else [(data, True)]
-            self.partly += 1
-            head = stream.read(most // 5 & ~1)
-            if head.startswith(_PACKED):
-                return []
-            stream.seek((size - most // 5 * 4) & ~1)
-            tail = stream.read(most)
+        path, keep = self.paths.get(file.path), most // 5 * 4
+        stream: Any = path.open("rb") if path else io.BytesIO((self.text or "").encode("utf-8", "replace"))
+        with stream:
+            packed = path and codec_of(stream.read(4096))
+            stream.seek(0)
+            if not packed:
+                head = stream.read(most - keep)
+                stream.seek(max(len(head), file.size_bytes - keep))
+                jumped, tail = stream.tell() > len(head), stream.read(most)
+        if path and packed:  # it can only be read through: a large one is read from the front
+            jumped, tail = file.size_bytes > _MOST_PACKED, b""
+            with open_text(path) as text:
+                head = text.read(most - keep)
+                while file.size_bytes <= _MOST_PACKED and (more := text.read(1 << 20)):
+                    jumped, tail = jumped or len(tail) + len(more) > keep, (tail + more)[-keep:]
+        if not jumped:
+            return [(head + tail, True)]
+        self.partly += 1
         return [(head[: head.rfind(b"\n") + 1], True), (tail[tail.find(b"\n") + 1 :], False)]
+
+
+def places(given: Sequence[str | Path]) -> dict[str, Path]:
+    """The files of a run by the names that its facts know them under."""
+    return {file.shown: file.path for file in find(given)[0]}
 
 
 def versions(logs: Logs) -> dict[str, tuple[str, Source]]:
