@@ -1,4 +1,4 @@
-"""Write the sample runs of data/samples: six runs as they could have been left, made from arithmetic.
+"""Write the sample runs of data/samples: seven runs as they could have been left, made from arithmetic.
 
 usage: python data/make_samples.py [FOLDER]
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sample_runs.accumulation import accumulation_spike
-from sample_runs.activation import activation_spike, long_batch_outlier
+from sample_runs.activation import activation_spike, activation_trial, long_batch_outlier
 from sample_runs.other import healthy_run, not_memory
 from sample_runs.printing import Files
 from sample_runs.ranks import many_ranks
@@ -33,6 +33,12 @@ SAMPLES: tuple[tuple[str, Callable[[], Files], str, str], ...] = (
         activation_spike,
         "Activation spike",
         "Steady state is a third of the card; then one softmax at 4,096 tokens asks for 4 GiB.",
+    ),
+    (
+        "activation-trial",
+        activation_trial,
+        "The trial before it",
+        "The activation spike's run at 1,024 tokens: it ends well. Compare the spike with it.",
     ),
     (
         "long-batch-outlier",

@@ -89,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="a log, several, or a folder of logs, settings, tables; - is standard input",
     )
+    diagnose.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="GOOD",
+        help="a log or folder of a run that ended well, to hold RUN against; may be given again for more of its files",
+    )
     diagnose.add_argument("--json", action="store_true", help="print the whole diagnosis as JSON")
     diagnose.add_argument("--report", metavar="OUT", help="write a report too; the suffix says .html, .md or .json")
     diagnose.add_argument(
@@ -124,9 +131,10 @@ def _diagnose(args: argparse.Namespace) -> int:
             raise EvidenceError(f"standard input: more than {_MOST_INPUT >> 20} MiB; write it to a file, and name that")
         text = decode(data)
     paths = [path for path in args.paths if path != "-"]
-    if args.report is not None and any(_same(args.report, path) for path in paths):
+    if args.report is not None and any(_same(args.report, path) for path in (*paths, *args.against)):
         raise EvidenceError(f"{args.report}: is evidence; write the report beside it, under another name")
-    diagnosis = diagnose(*paths, text=text, on_progress=_progress() if sys.stderr.isatty() else None)
+    progress = _progress() if sys.stderr.isatty() else None
+    diagnosis = diagnose(*paths, text=text, against=args.against or None, on_progress=progress)
     if args.report is not None:
         from . import report
 

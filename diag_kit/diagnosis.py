@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import restart
 from .errors import EvidenceError, SettingsError
@@ -27,9 +27,12 @@ from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
 from .failures.conditions import holds
 from .failures.records import FailureFix, Sign, Signature
-from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
+from .findings import Comparison, Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .units import format_bytes
 from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, timeline_of, words
+
+if TYPE_CHECKING:
+    from .comparison import Pair
 
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
@@ -39,28 +42,42 @@ _QUIET_FIGURES = ("family", "event_kind", "has_sizes", "single_process")
 
 
 def diagnose(
-    *paths: str | Path | Sequence[str | Path], text: str | None = None, on_progress: OnProgress | None = None
+    *paths: str | Path | Sequence[str | Path],
+    text: str | None = None,
+    against: str | Path | Sequence[str | Path] | None = None,
+    against_text: str | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Diagnosis:
     """Diagnose what a failed run left.
 
     Args:
         paths: logs, settings, tables, or folders of them.
         text: pasted log text, instead of or beside paths.
+        against: logs or folders of a run that ended well, to hold this one against.
+        against_text: the same, pasted.
         on_progress: called with (path, bytes read, bytes of all files).
 
     Raises:
         EvidenceError: nothing could be read; one line says what, where and what to do.
     """
-    named: list[str | Path] = []
-    for path in paths:
-        named += [path] if isinstance(path, str | Path) else list(path or ())
+    named, good = _named(paths), _named((against or (),))
     if text is not None and not isinstance(text, str):
         raise EvidenceError(f"text is {type(text).__name__}; give the log as a string, or its path")
-    return judge(load_run(named, text=text, on_progress=on_progress))
+    beside = None
+    if good or against is not None or against_text is not None:
+        from . import comparison
+
+        beside = comparison.read_good(named, text, good, against_text, on_progress)
+    return judge(load_run(named, text=text, on_progress=on_progress), beside=beside)
 
 
-def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
-    """The diagnosis of a run that was read already."""
+def _named(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[str | Path]:
+    """The paths of a call, each given alone or several in a list."""
+    return [one for path in paths for one in ([path] if isinstance(path, str | Path) else path or ())]
+
+
+def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Pair | None = None) -> Diagnosis:
+    """The diagnosis of a run that was read already; ``beside`` holds a good run against it."""
     figures = figures_of(run)
     origin = figures.origin
     settings = {name: (setting.value, setting.source) for name, setting in run.settings.items()}
@@ -80,7 +97,14 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         family = "ok"
     figures.values["family"] = family
     findings = () if family == "ok" else _findings(figures, family, entries or load_entries(), known)
+    compared: Comparison | None = None
+    if beside is not None:
+        from . import comparison
+
+        compared, findings = comparison.weigh(beside, run, figures, family, findings)
     missing = _missing(figures, run, family, findings)
+    if compared is not None:
+        missing = comparison.with_rerun(compared, findings, missing)
     failure = failure_of(figures, run)
     again = restart.line(run, known) if family == "gpu-oom" else None
     collateral, waited = collateral_of(figures)
@@ -109,6 +133,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None) -> Diagnosis:
         hedged=hedged(figures.values, family, findings),
         timeline=timeline,
         files=run.files,
+        comparison=compared,
     )
 
 

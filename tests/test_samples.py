@@ -152,7 +152,7 @@ def test_the_rank_that_failed_first(diagnoses: dict[str, Diagnosis]) -> None:
     assert {entry.rank for entry in diagnosis.collateral} == {0, 1, 2, 4, 5, 6, 7}
 
 
-@pytest.mark.parametrize(("folder", "family"), [("healthy-run", "ok"), ("not-memory", "not-memory")])
+@pytest.mark.parametrize(("folder", "family"), [("healthy-run", "ok"), ("activation-trial", "ok"), ("not-memory", "not-memory")])
 def test_no_false_alarm(diagnoses: dict[str, Diagnosis], folder: str, family: str) -> None:
     """Where memory stopped nothing, no memory cause is likely or confirmed, whatever words stand in the log."""
     diagnosis = diagnoses[folder]

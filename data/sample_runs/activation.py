@@ -13,6 +13,7 @@ from .printing import (
     LLAMA_SOFTMAX,
     Files,
     Frame,
+    above_bar,
     bar,
     document,
     jsonl,
@@ -92,6 +93,44 @@ def activation_spike() -> Files:
         "config.json": model.config("float32", attn_implementation="eager"),
         "training_args.json": document(arguments),
     }
+
+
+def activation_trial() -> Files:
+    """The trial before the spike: 60 steps at 1,024 tokens, all else alike. It fits with 15 GiB to spare, and ends."""
+    rng, model, batch, length, steps = random.Random(7), SMALL, 2, 1024, 60
+    files = activation_spike()
+    log = files["train.log"].split("\n\r")[0] + "\n"
+    for old, new in (
+        ("24,003 sequences of 4,096", "96,012 sequences of 1,024"),
+        ("Num examples = 24,003", "Num examples = 96,012"),
+        ("optimization steps = 1,500", f"optimization steps = {steps}"),
+        ("20260519_102112-8f2k1q0z", "20260518_174502-c41m7x9p"),
+        ("2026-05-19 10:21", "2026-05-18 17:45"),
+    ):
+        log = log.replace(old, new)
+    arguments = files["training_args.json"]
+    for old, new in (("4k", "1k"), ('"max_seq_length": 4096', f'"max_seq_length": {length}'),
+                     ('"max_steps": 1500', f'"max_steps": {steps}')):  # fmt: skip
+        arguments = arguments.replace(old, new)
+    tokens, scores = batch * length, batch * model.heads * length * length * 4
+    layer = model.saved(tokens, mixed=True, eager_scores=scores) + 2 * model.layer_params
+    graph = model.layers * layer + tokens * (10 * model.hidden + 12 * model.vocab)
+    total, rows, seconds = 51_035_635_712, ["step,allocated_mib,peak_allocated_mib"], 0.0
+    for step in range(1, steps + 1):
+        held = (4 if step == 1 else 12) * model.params  # fp32 weights, then AdamW's two states too
+        peak = max(held + 4 * model.params + graph, 20 * model.params)  # with gradients; or AdamW's list of temporaries
+        if peak > total - 2 * 1024 * MIB:
+            raise ValueError("the trial must fit")
+        rows.append(f"{step},{mib(held)},{mib(peak)}")
+        seconds += 6.1 + rng.uniform(-0.1, 0.2)
+        if step % 10 == 0:
+            entry = {"loss": round(2.31 - 0.004 * step + rng.gauss(0, 0.02), 4), "grad_norm": round(rng.uniform(1, 2), 6),
+                     "learning_rate": round(2e-5 * (1 - step / steps), 12), "epoch": round(step * 16 / 96_012, 4)}  # fmt: skip
+            log += above_bar(str(entry), bar(step, steps, seconds))
+        log += "\r" + bar(step, steps, seconds)
+    run = {"train_runtime": round(seconds, 4), "train_steps_per_second": round(steps / seconds, 3), "train_loss": 2.1827}
+    log += "\n" + str(run) + "\n"
+    return files | {"train.log": log, "training_args.json": arguments, "memory.csv": "\n".join(rows) + "\n"}
 
 
 def long_batch_outlier() -> Files:

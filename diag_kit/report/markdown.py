@@ -50,7 +50,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def render_markdown(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()) -> str:
     """Markdown of a page from `page.build`."""
-    parts = (_top(page), _failed(page), _findings(page), _what_if(page, plots), _checklist(page), _read(page))
+    parts = (_top(page), _failed(page), _findings(page), _beside(page), _what_if(page, plots), _checklist(page),
+             _read(page))  # fmt: skip
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line for part in parts for line in part)).strip("\n") + "\n"
 
 
@@ -150,6 +151,28 @@ def _fixes(fixes: Iterable[Mapping[str, Any]]) -> list[str]:
         for framework, text in fix["code"][:1]:  # the run's own; HTML folds the others
             codes += [f"{action.rstrip('.')}, {escape(framework)}:", "", *fence([text])]
     return table(["action", "saves at the peak", "cost", "verify by", "undo"], rows) + codes
+
+
+def _beside(page: Mapping[str, Any]) -> list[str]:
+    beside = page["beside"]
+    if not beside:
+        return []
+    lines = ["## Beside the good run", "", f"{code(beside['good'])}: {escape(beside['verdict'])}", ""]
+    if beside["rows"]:
+        rows = [
+            (escape(row["name"]), *(f"{escape(row[one])} {_cell_code(row[where])}".strip() for one, where in _SIDES),
+             row["predicted"])
+            for row in beside["rows"]
+        ]  # fmt: skip
+        lines += table(["what", "this run", "the good run", "predicted at the peak"], rows)
+    lines += [f"Stated alike by both: {beside['alike']}. Memory: {escape(beside['memory'])}.", ""]
+    if beside["lines"]:
+        lines += [f"Lines of this run alone (looked for in {beside['read']}), the nearest to the failure first:", ""]
+        lines += [f"- {code(one['where'])} {code(one['text'])} ({one['count']})" for one in beside["lines"]]
+    return [*lines, ""]
+
+
+_SIDES = (("failed", "where"), ("good", "good_where"))
 
 
 def _what_if(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from ..checklist import EVIDENCE, Checklist, Item, heading
 from ..evidence.facts import Source
 from ..failures import load_entries
-from ..findings import Diagnosis, Finding, Fix, Statement
+from ..findings import Comparison, Diagnosis, Finding, Fix, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
@@ -24,6 +24,7 @@ from .words import (
     STATES,
     VERDICTS,
     arithmetic,
+    beside_rows,
     clean,
     continued,
     coverage_text,
@@ -77,6 +78,7 @@ def build(
         "timeline": _timeline(diagnosis),
         "findings": [one for one in findings if one["verdict"] != "ruled-out"],
         "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
+        "beside": _beside(diagnosis.comparison) if diagnosis.comparison else None,
         "what_if": _what_if(what_if) if what_if else None,
         "checklist": _checklist(checklist) if checklist else None,
         "settings": [{"name": clean(name, CONTEXT_LIMIT), "value": clean(value_text(value), CONTEXT_LIMIT),
@@ -206,6 +208,19 @@ def _bar(figures: Mapping[str, Any]) -> dict[str, Any] | None:
         "request": {"size": format_bytes(asked), "percent": f"{min(100.0, 100 * asked / whole):.2f}",
                     "beyond": asked > total},
         "total": format_bytes(total),
+    }  # fmt: skip
+
+
+def _beside(comparison: Comparison) -> dict[str, Any]:
+    """The good run beside this one: the verdict, the differences as rows, memory, and the lines of this run alone."""
+    sources = filter(None, (comparison.memory.failed_source, comparison.memory.good_source))
+    return {
+        "good": clean(", ".join(comparison.good), LINE_LIMIT), "verdict": clean(comparison.verdict),
+        "rows": beside_rows(comparison), "alike": f"{comparison.alike:,}", "memory": clean(comparison.memory.text),
+        "memory_where": ", ".join(clean(str(source), CONTEXT_LIMIT) for source in sources),
+        "assumed": clean(", ".join(comparison.assumed)), "read": comparison.read,
+        "lines": [{"text": clean(one.text, LINE_LIMIT), "where": clean(str(one.source), CONTEXT_LIMIT),
+                   "count": f"{one.count:,}{', after the failure' if one.after else ''}"} for one in comparison.lines],
     }  # fmt: skip
 
 

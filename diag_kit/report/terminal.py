@@ -7,9 +7,9 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ..checklist import heading
-from ..findings import Diagnosis, Finding
+from ..findings import Comparison, Diagnosis, Finding
 from ..units import format_bytes
-from .words import arithmetic, clean, continued, coverage_text, family_text, is_command, place_text
+from .words import arithmetic, beside_rows, clean, continued, coverage_text, family_text, is_command, place_text
 
 if TYPE_CHECKING:  # a diagnosis must not pay for loading the memory model
     from ..memory.formulas import Estimate
@@ -38,6 +38,8 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     for number, finding in enumerate(standing[:SHOWN]):
         page.finding(finding, whole=number == 0)
     page.field("", _rest(len(standing) - SHOWN, len(diagnosis.findings) - len(standing)))
+    if diagnosis.comparison:
+        page.beside(diagnosis.comparison)
     if diagnosis.missing:
         what, how = diagnosis.missing[0].what.rstrip("."), diagnosis.missing[0].how
         page.field("missing", what if is_command(how) else f"{what}: {how}")
@@ -110,6 +112,20 @@ class _Page:
         for sign, said in reasons:
             file_name = re.split(r"[/\\]", str(said.source))[-1]
             self.say(_plain(f"{said.text} ({file_name})"), " " * LABEL + f"{sign} ")
+
+    def beside(self, comparison: Comparison) -> None:
+        """The good run: what the comparison says, the first differences, memory, the line nearest to the failure."""
+        self.field("beside", f"{', '.join(comparison.good)}: {comparison.verdict}")
+        several = len(comparison.order) > 1 or bool(comparison.doubt)
+        for row in [row for row in beside_rows(comparison) if row["where"] and row["good_where"]][
+            : SHOWN if several else 0
+        ]:
+            change = f" ({row['predicted']})" if row["predicted"] else ""
+            self.say(_plain(f"{row['name']} {row['failed']}, there {row['good']}{change}", 200), " " * LABEL + "· ")
+        if comparison.memory.metric or not comparison.doubt:
+            self.say(_plain(f"memory: {comparison.memory.text}"), " " * LABEL + "· ")
+        for line in [line for line in comparison.lines if not line.after][:1]:
+            self.say(_plain(f"only here: {line.text} ({line.source})", 200), " " * LABEL + "· ")
 
     def command(self, label: str, command: str) -> None:
         """A shell command that can still be copied: broken only at spaces outside quotes, with a backslash."""

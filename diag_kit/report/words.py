@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..differences import signed
 from ..evidence.facts import Source
-from ..findings import Diagnosis, Failure
+from ..findings import Comparison, Diagnosis, Failure
 from ..units import decimals_for, format_bytes
 
 FAMILIES = {
@@ -176,6 +177,25 @@ def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached:
     if cached is None or asked > free + cached:
         return f"{format_bytes(asked - free - (cached or 0), digits)} short"
     return "together enough, but not in one piece"
+
+
+def beside_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """The differences for a table: what, the value and place on each side, and what the memory model predicts."""
+
+    def side(name: str, value: Any, source: Source | None) -> tuple[str, str]:
+        text = figure_text(name, value) if source else "not stated"
+        return clean(text, 400), clean(str(source), 400) if source else ""
+
+    rows = []
+    for one in comparison.differences:
+        (failed, where), (good, good_where) = (
+            side(one.name, one.failed, one.failed_source),
+            side(one.name, one.good, one.good_source),
+        )
+        predicted = "" if one.predicted_bytes is None else signed(one.predicted_bytes)
+        rows.append({"name": clean(one.name, 400), "failed": failed, "where": where, "good": good,
+                     "good_where": good_where, "predicted": predicted})  # fmt: skip
+    return rows
 
 
 def coverage_text(coverage: Mapping[str, Any]) -> str:

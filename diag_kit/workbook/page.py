@@ -8,6 +8,7 @@ import ipywidgets as w
 
 from ..errors import DiagKitError
 from .checklist_view import ChecklistView
+from .comparison_view import ComparisonView
 from .diagnosis_view import DiagnosisView
 from .evidence_view import EvidenceView
 from .plot_view import kit
@@ -27,6 +28,7 @@ class Workbook(w.VBox):
         self.what_if = WhatIfView(state)
         self.checklist = ChecklistView(state)
         self.report = ReportView(state, self.what_if.drawn)
+        self.diagnosis.children = (*self.diagnosis.children, ComparisonView(state))
         titled = (("Evidence", self.evidence), ("Diagnosis", self.diagnosis), ("What if", self.what_if),
                   ("Checklist", self.checklist), ("Report", self.report))  # fmt: skip
         super().__init__([part for title, view in titled for part in (w.HTML(f"<h2>{title}</h2>"), view)])
