@@ -57,11 +57,61 @@ class Pair:
     places: Mapping[str, Path]
     doubt: str
 
+    def weigh(
+        self, run: Run, figures: Figures, family: str, findings: Sequence[Finding]
+    ) -> tuple[Comparison, tuple[Finding, ...]]:
+        """The comparison, and the findings with what it says for and against them."""
+        event, doubt = figures.origin.event, self.doubt or _came_as_far(self.good, figures.values.get("failed_step"))
+        logs = Logs(run, self.paths, self.text, event.source.path if event else "")
+        good_logs = Logs(self.good, self.good_paths, self.good_text)
+        failed, good = _stated(run, logs), _stated(self.good, good_logs)
+        if event and "capacity_bytes" in good and (total := figures.values.get("total_bytes")):
+            failed.setdefault("capacity_bytes", (total, event.source))
+        good = {name: (value, _placed(self, source)) for name, (value, source) in good.items()}
+        differences, alike = differences_of(failed, good)
+        deferred = figures.values.get("growth") == "per-micro-step"
+        differences, all_together, assumed = predicted(differences, failed, good, deferred=deferred)
+        sides = _Sides(self, figures, family, differences, failed, good, alike)
+        weighed = tuple(findings) if doubt else _weighed(sides, findings)
+        memory = beside(run, self.good, figures.origin.rank)
+        if memory.good_source:
+            memory = replace(memory, good_source=_placed(self, memory.good_source))
+        if not memory.steps:
+            memory = replace(memory, text=f"{memory.text}{_at_failure(figures)}")
+        lines = only_in(run, logs, event, known(good_logs), MOST_LINES)
+        partly = logs.partly + good_logs.partly
+        comparison = Comparison(
+            good=tuple(map(str, self.good_paths)) or ("pasted text",),
+            doubt=doubt,
+            alike=len(alike),
+            differences=tuple(differences[:_MOST_DIFFERENCES]),
+            predicted_bytes=all_together,
+            assumed=assumed,
+            memory=memory,
+            lines=tuple(OnlyHere(without_secrets(where.text), count, after, where) for count, after, where in lines),
+            read=f"of {partly:,} logs only the beginning and the end" if partly else "all lines of both runs' logs",
+            verdict="",
+            order=tuple(one.name for one in differences if one.counts),
+        )
+        return replace(comparison, verdict=_verdict(comparison, weighed, family)), weighed
+
+    @staticmethod
+    def with_rerun(
+        comparison: Comparison, findings: Sequence[Finding], missing: Sequence[Missing]
+    ) -> tuple[Missing, ...]:
+        """What is missing, with the rerun that undoes the first difference: before the rest where it explains most."""
+        rerun = None if comparison.doubt else _rerun(comparison.differences)
+        if rerun is None or not findings or findings[0].verdict == "confirmed":
+            return tuple(missing)
+        rest = [one for one in missing if one.kind != rerun.kind][:5]
+        telling = findings[0].cause in causes_of(comparison.differences[0])
+        return (rerun, *rest) if telling else (*rest, rerun)
+
 
 def read_good(
     paths: Sequence[str | Path],
     text: str | None,
-    good_paths: Sequence[str | Path],
+    against: str | Path | Sequence[str | Path] | None,
     good_text: str | None,
     on_progress: OnProgress | None = None,
 ) -> Pair:
@@ -70,6 +120,7 @@ def read_good(
     Raises:
         EvidenceError: it can't be read, or is the failed run itself; one line each.
     """
+    good_paths = [against] if isinstance(against, str | Path) else list(against or ())
     try:
         run = load_run(good_paths, text=good_text, on_progress=on_progress)
     except EvidenceError as error:
@@ -87,55 +138,6 @@ def read_good(
     elif origin.find(run).family != "ok":
         doubt = "its memory stays level, but nothing shows how it ended"
     return Pair(paths, text, run, good_paths, good_text, where, doubt)
-
-
-def weigh(
-    pair: Pair, run: Run, figures: Figures, family: str, findings: Sequence[Finding]
-) -> tuple[Comparison, tuple[Finding, ...]]:
-    """The comparison, and the findings with what it says for and against them."""
-    event, doubt = figures.origin.event, pair.doubt or _came_as_far(pair.good, figures.values.get("failed_step"))
-    logs = Logs(run, pair.paths, pair.text, event.source.path if event else "")
-    good_logs = Logs(pair.good, pair.good_paths, pair.good_text)
-    failed, good = _stated(run, logs), _stated(pair.good, good_logs)
-    if event and "capacity_bytes" in good and (total := figures.values.get("total_bytes")):
-        failed.setdefault("capacity_bytes", (total, event.source))
-    good = {name: (value, _placed(pair, source)) for name, (value, source) in good.items()}
-    differences, alike = differences_of(failed, good)
-    deferred = figures.values.get("growth") == "per-micro-step"
-    differences, all_together, assumed = predicted(differences, failed, good, deferred=deferred)
-    sides = _Sides(pair, figures, family, differences, failed, good, alike)
-    weighed = tuple(findings) if doubt else _weighed(sides, findings)
-    memory = beside(run, pair.good, figures.origin.rank)
-    if memory.good_source:
-        memory = replace(memory, good_source=_placed(pair, memory.good_source))
-    if not memory.steps:
-        memory = replace(memory, text=f"{memory.text}{_at_failure(figures)}")
-    lines = only_in(run, logs, event, known(good_logs), MOST_LINES)
-    partly = logs.partly + good_logs.partly
-    comparison = Comparison(
-        good=tuple(map(str, pair.good_paths)) or ("pasted text",),
-        doubt=doubt,
-        alike=len(alike),
-        differences=tuple(differences[:_MOST_DIFFERENCES]),
-        predicted_bytes=all_together,
-        assumed=assumed,
-        memory=memory,
-        lines=tuple(OnlyHere(without_secrets(where.text), count, after, where) for count, after, where in lines),
-        read=f"of {partly:,} logs only the beginning and the end" if partly else "all lines of both runs' logs",
-        verdict="",
-        order=tuple(one.name for one in differences if one.counts),
-    )
-    return replace(comparison, verdict=_verdict(comparison, weighed, family)), weighed
-
-
-def with_rerun(comparison: Comparison, findings: Sequence[Finding], missing: Sequence[Missing]) -> tuple[Missing, ...]:
-    """What is missing, with the rerun that undoes the first difference: before the rest where that explains most."""
-    rerun = None if comparison.doubt else _rerun(comparison.differences)
-    if rerun is None or not findings or findings[0].verdict == "confirmed":
-        return tuple(missing)
-    rest = [one for one in missing if one.kind != rerun.kind][:5]
-    telling = findings[0].cause in causes_of(comparison.differences[0])
-    return (rerun, *rest) if telling else (*rest, rerun)
 
 
 def _stated(run: Run, logs: Logs) -> dict[str, tuple[Any, Source]]:

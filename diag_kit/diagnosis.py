@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import restart
 from .errors import EvidenceError, SettingsError
@@ -27,12 +27,9 @@ from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
 from .failures.conditions import holds
 from .failures.records import FailureFix, Sign, Signature
-from .findings import Comparison, Diagnosis, Finding, Fix, Missing, Statement, cause_fits
+from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .units import format_bytes
 from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, timeline_of, words
-
-if TYPE_CHECKING:
-    from .comparison import Pair
 
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
@@ -60,24 +57,18 @@ def diagnose(
     Raises:
         EvidenceError: nothing could be read; one line says what, where and what to do.
     """
-    named, good = _named(paths), _named((against or (),))
+    named = [one for path in paths for one in ([path] if isinstance(path, str | Path) else path or ())]
     if text is not None and not isinstance(text, str):
         raise EvidenceError(f"text is {type(text).__name__}; give the log as a string, or its path")
-    beside = None
-    if good or against is not None or against_text is not None:
-        from . import comparison
-
-        beside = comparison.read_good(named, text, good, against_text, on_progress)
-    return judge(load_run(named, text=text, on_progress=on_progress), beside=beside)
-
-
-def _named(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[str | Path]:
-    """The paths of a call, each given alone or several in a list."""
-    return [one for path in paths for one in ([path] if isinstance(path, str | Path) else path or ())]
+    if against is None and against_text is None:
+        return judge(load_run(named, text=text, on_progress=on_progress))
+    from .comparison import read_good  # only who compares pays for it
+    good = read_good(named, text, against, against_text, on_progress)
+    return judge(load_run(named, text=text, on_progress=on_progress), beside=good)
 
 
-def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Pair | None = None) -> Diagnosis:
-    """The diagnosis of a run that was read already; ``beside`` holds a good run against it."""
+def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = None) -> Diagnosis:
+    """The diagnosis of a run that was read already; ``beside`` (`comparison.Pair`) holds a good run against it."""
     figures = figures_of(run)
     origin = figures.origin
     settings = {name: (setting.value, setting.source) for name, setting in run.settings.items()}
@@ -97,14 +88,9 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Pair | No
         family = "ok"
     figures.values["family"] = family
     findings = () if family == "ok" else _findings(figures, family, entries or load_entries(), known)
-    compared: Comparison | None = None
-    if beside is not None:
-        from . import comparison
-
-        compared, findings = comparison.weigh(beside, run, figures, family, findings)
+    compared, findings = beside.weigh(run, figures, family, findings) if beside else (None, findings)
     missing = _missing(figures, run, family, findings)
-    if compared is not None:
-        missing = comparison.with_rerun(compared, findings, missing)
+    missing = beside.with_rerun(compared, findings, missing) if beside else missing
     failure = failure_of(figures, run)
     again = restart.line(run, known) if family == "gpu-oom" else None
     collateral, waited = collateral_of(figures)

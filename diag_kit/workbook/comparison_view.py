@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
-from ..errors import DiagKitError
+from ..diagnosis import diagnose
+from ..errors import DiagKitError, EvidenceError
 from ..findings import Diagnosis
 from ..report.words import beside_rows
 from ..units import format_bytes
+from . import places
 from .controls import field
 from .evidence_view import UPLOAD_BYTES
 from .html import render
 from .state import WorkbookState
+
+
+def compare(state: WorkbookState, *paths: str | Path, text: str | None = None) -> None:
+    """Diagnose what is open again, against a good run; the what-if stays as it is.
+
+    Raises:
+        DiagKitError: in one line, what can't be used and what to do; nothing changes then.
+    """
+    if state.diagnosis is None:
+        raise EvidenceError("open the failed run first, then name a good one to compare it with")
+    good = [places.start_folder() / Path(path).expanduser() for path in paths]
+    diagnosis = diagnose(*state.evidence, text=state.text, against=good, against_text=text)
+    settings, explored = state.settings, state.explored
+    state.show(diagnosis, [Path(path) for path in state.evidence], state.label, state.text)
+    state.settings, state.explored = settings, explored
+    state._tell("what_if", "explored")
 
 
 class ComparisonView(w.VBox):
@@ -54,7 +73,7 @@ class ComparisonView(w.VBox):
 
     def _open(self, *paths: str, text: str | None = None) -> None:
         try:
-            self.state.compare(*paths, text=text)
+            compare(self.state, *paths, text=text)
         except DiagKitError as error:
             self.say(str(error), error=True)
 

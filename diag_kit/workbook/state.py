@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checklist import Checklist
 from ..diagnosis import diagnose
-from ..errors import DiagKitError, EvidenceError, StateError, StopReading
+from ..errors import DiagKitError, StateError, StopReading
 from ..findings import Diagnosis
 from ..history import History
 from ..memory.settings import Settings, from_run
@@ -160,7 +160,7 @@ class WorkbookState:
             self.notice = str(error)
         self.diagnosis: Diagnosis | None = None
         self.evidence: tuple[str, ...] = ()
-        self._text: str | None = None
+        self.text: str | None = None
         self.label, self.start_name, self.problem = "", "the run as logged", ""
         self.reading: Reading | None = None
         self._wanted: tuple[Sequence[Path], str] = (), ""
@@ -202,7 +202,7 @@ class WorkbookState:
         except RuntimeError:
             loop = None
         if loop is None:
-            self._show(diagnose(*resolved, text=text), resolved, label, text)
+            self.show(diagnose(*resolved, text=text), resolved, label, text)
             self._tell("reading")
             return
         self._drop()
@@ -228,7 +228,7 @@ class WorkbookState:
         self.reading, self.problem = None, reading.error
         try:
             if reading.diagnosis:
-                self._show(reading.diagnosis, *self._wanted)
+                self.show(reading.diagnosis, *self._wanted)
         except DiagKitError as error:
             self.problem = str(error)
         self._tell("reading")
@@ -245,10 +245,11 @@ class WorkbookState:
             self.reading.stopping = True
         self.reading, self.problem = None, ""
 
-    def _show(self, diagnosis: Diagnosis, resolved: Sequence[Path], label: str, text: str | None = None) -> None:
+    def show(self, diagnosis: Diagnosis, resolved: Sequence[Path], label: str, text: str | None = None) -> None:
+        """Show a diagnosis of what was read from these paths or that text."""
         self._drop()
         self.save_now()
-        self._text = text
+        self.text = text
         self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
         self.label = label or ", ".join(p.name for p in resolved)
         self.logged, self.origins, self.capacity_note = prefill(diagnosis)
@@ -260,21 +261,6 @@ class WorkbookState:
         self.checklist = Checklist.from_diagnosis(diagnosis)
         self._keep(lambda history: self._restore(history, diagnosis))
         self._tell("evidence", "what_if", "explored", "checklist")
-
-    def compare(self, *paths: str | Path, text: str | None = None) -> None:
-        """Diagnose what is open again, against a good run; the what-if stays as it is.
-
-        Raises:
-            DiagKitError: in one line, what can't be used and what to do; nothing changes then.
-        """
-        if self.diagnosis is None:
-            raise EvidenceError("open the failed run first, then name a good one to compare it with")
-        good = [places.start_folder() / Path(path).expanduser() for path in paths]
-        diagnosis = diagnose(*self.evidence, text=self._text, against=good, against_text=text)
-        kept = self.settings, self.explored
-        self._show(diagnosis, [Path(path) for path in self.evidence], self.label, self._text)
-        self.settings, self.explored = kept
-        self._tell("what_if", "explored")
 
     @property
     def example(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from diag_kit.errors import EvidenceError
 from diag_kit.workbook import Workbook
-from diag_kit.workbook.comparison_view import ComparisonView
+from diag_kit.workbook.comparison_view import ComparisonView, compare
 from diag_kit.workbook.state import WorkbookState
 
 GOOD = "torchrun --nproc_per_node 1 train.py --per_device_train_batch_size 1\nstep 1 loss 2.3\nstep 2 loss 2.2\n"
@@ -55,7 +55,7 @@ def test_an_upload_gives_it_too(view: ComparisonView) -> None:
 
 def test_another_run_is_not_compared(book: Workbook, view: ComparisonView, good: Path, run: Path) -> None:
     """What is opened next starts without a comparison."""
-    book.state.compare(good)
+    compare(book.state, good)
     assert view.page.value
     book.state.open(run / "train.log")
     assert view.page.value == "" and book.state.diagnosis.comparison is None
@@ -75,7 +75,7 @@ def test_pasted_evidence_is_compared_too(good: Path) -> None:
     """The open run may be text; without an open run there is nothing to compare."""
     state = WorkbookState()
     with pytest.raises(EvidenceError, match="open the failed run first"):
-        state.compare(good)
+        compare(state, good)
     state.open(text="python t.py --per_device_train_batch_size 2\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB\n")
-    state.compare(good)
+    compare(state, good)
     assert state.diagnosis.comparison.order == ("micro_batch",)
