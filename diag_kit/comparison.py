@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .beside import Comparison, Difference, OnlyHere
 from .diagnosis import judge
 from .differences import (
     MEMORY,
@@ -27,11 +28,11 @@ from .differences import (
 )
 from .errors import EvidenceError
 from .evidence import origin
-from .evidence.derived import Figures
 from .evidence.facts import Source
+from .evidence.figures import Figures
 from .evidence.run import OnProgress, Run, load_run
 from .evidence.templates import Logs, known, only_in, places, versions
-from .findings import VERDICTS, Comparison, Difference, Finding, Missing, OnlyHere, Statement
+from .findings import VERDICTS, Finding, Missing, Statement
 from .restart import without_secrets
 from .units import format_bytes
 from .wording import hedged

@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from .beside import Beside, Difference
 from .evidence.facts import MemoryPoint, Source
 from .evidence.run import Run
-from .findings import Beside, Difference
 from .memory.spelling import contract_word
 from .units import MIB, format_bytes
 from .wording import words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .evidence.derived import Figures
 from .evidence.facts import Event
+from .evidence.figures import Figures
 from .evidence.first import began, one_clock
 from .evidence.origin import Origin
 from .evidence.run import Run

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from ..beside import Comparison
 from ..checklist import EVIDENCE, Checklist, Item, heading
 from ..evidence.facts import Source
 from ..failures import load_entries
-from ..findings import Comparison, Diagnosis, Finding, Fix, Statement
+from ..findings import Diagnosis, Finding, Fix, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes

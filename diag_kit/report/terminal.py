@@ -6,8 +6,9 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from ..beside import Comparison
 from ..checklist import heading
-from ..findings import Comparison, Diagnosis, Finding
+from ..findings import Diagnosis, Finding
 from ..units import format_bytes
 from .words import arithmetic, beside_rows, clean, continued, coverage_text, family_text, is_command, place_text
 

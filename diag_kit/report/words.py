@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..beside import Comparison
 from ..differences import signed
 from ..evidence.facts import Source
-from ..findings import Comparison, Diagnosis, Failure
+from ..findings import Diagnosis, Failure
 from ..units import decimals_for, format_bytes
 
 FAMILIES = {

@@ -1,0 +1,117 @@
+"""What a comparison with a good run says: plain records, JSON beside the contract's keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from .evidence.facts import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting or version that is not the same in the good run, or that only one of the two states.
+
+    Attributes:
+        name: canonical name of the setting, or ``torch version``.
+        failed, good: the values; None on the side that states none, as is its source.
+        bears: whether a run's memory depends on it.
+        raises: whether this change raises memory; None where that is not known.
+        predicted_bytes: what the memory model says this change alone does to the peak.
+        follows: another difference entails it, such as a batch its effective batch.
+    """
+
+    name: str
+    failed: Any
+    good: Any
+    failed_source: Source | None
+    good_source: Source | None
+    bears: bool = False
+    raises: bool | None = None
+    predicted_bytes: int | None = None
+    follows: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is known to differ, and stands for itself."""
+        return self.failed_source is not None and self.good_source is not None and not self.follows
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One series of memory in both runs, at the same steps. Sizes in bytes; differences are failed less good.
+
+    Attributes:
+        steps: how many steps both show; ``difference_bytes`` is the median over them, None without one.
+        parted_step: the first at which they are apart by more than ``noise_bytes``, what good steps differ by anyway.
+        failed_peak_bytes, good_peak_bytes: the highest reading of each run over all of its steps.
+        text: the same in words.
+    """
+
+    text: str
+    metric: str | None = None
+    failed_rank: int | None = None
+    good_rank: int | None = None
+    steps: int = 0
+    difference_bytes: int | None = None
+    noise_bytes: int | None = None
+    parted_step: int | None = None
+    parted_micro_step: int | None = None
+    parted_bytes: int | None = None
+    failed_peak_bytes: int | None = None
+    good_peak_bytes: int | None = None
+    failed_source: Source | None = None
+    good_source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyHere:
+    """A line that the good run does not have, once numbers and paths are taken out.
+
+    ``count``: lines like it; ``after``: it stands after the failure, and may follow from it.
+    """
+
+    text: str
+    count: int
+    after: bool
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A good run beside the failed one.
+
+    Attributes:
+        good: the paths of the good run. ``doubt`` says why it proves nothing, empty where it does.
+        alike: settings and versions that both state alike.
+        differences: memory's first, in the order to try them in; then those that one run alone states.
+        predicted_bytes: what all changed settings together do to the predicted peak; ``assumed`` were not stated.
+        lines: lines that only the failed run has, nearest to the failure first; ``read``: what they were looked for in.
+        verdict: what all this says, in words.
+        order: names of the differences in the order to undo them in, one at a time.
+    """
+
+    good: tuple[str, ...]
+    doubt: str
+    alike: int
+    differences: tuple[Difference, ...]
+    predicted_bytes: int | None
+    assumed: tuple[str, ...]
+    memory: Beside
+    lines: tuple[OnlyHere, ...]
+    read: str
+    verdict: str
+    order: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = _plain(self)
+        return document
+
+
+def _plain(value: Any) -> Any:
+    """A record as JSON has it: names of fields, places as places."""
+    if isinstance(value, Source):
+        return value.to_json()
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
