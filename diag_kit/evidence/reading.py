@@ -64,9 +64,10 @@ def literals() -> Literals:
     """What all parsers look for. Where one literal contains another, the shorter finds it."""
     modules = all_parsers()
     series = _cover(text for parser in modules for text in getattr(parser, "SERIES", ()))
+    steps = _cover(text for parser in modules for text in getattr(parser, "STEPS", ()))
     roll = _cover(text for parser in modules for text in getattr(parser, "ROLL_CALL", ()))
     events = _cover(text for parser in modules if not hasattr(parser, "SERIES") for text in parser.LITERALS)
-    return Literals(tuple(one for one in events if one not in roll), roll, series)
+    return Literals(tuple(one for one in events if one not in roll), roll, series, steps)
 
 
 def _cover(texts: Iterable[str]) -> tuple[bytes, ...]:

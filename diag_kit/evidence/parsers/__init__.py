@@ -1,8 +1,11 @@
 """Log formats, one file each, found by looking into this folder.
 
-A parser module offers ``LITERALS`` (strings of which every match contains at least one; a scan looks for them),
-``parse(window) -> Iterator[Fact]``, and optionally ``SERIES``, the literals of lines that stand alone and may be
-millions: they are thinned over a large file, while ``LITERALS`` are looked for near events only.
+A parser module offers ``LITERALS`` (strings of which every match contains at least one; a scan over a large log looks
+for them, so choose words that healthy logs don't repeat) and ``parse(window) -> Iterator[Fact]``. Optionally:
+
+* ``ROLL_CALL``: of its literals those of lines that each rank prints once; they are kept by the thousand.
+* ``SERIES``: those of lines that are printed each step; each is thinned evenly over a large log.
+* ``STEPS``: signs of progress, thinned together. Of a module with these two, the other literals are not looked for.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from ..text import Line, Window
 
 SERIES = ("mem", "Mem", "lloc", "eserved")
 _WORDS = ("mem", "lloc", "eserved", "cpu", "rss", "ram", "host")
-LITERALS = ("mem", "allocated", "Mem", "it/s", "s/it", "step", "iter", "poch", " it ")
+STEPS = ("it/s", "s/it", "step", "iter", "poch", " it ")
+LITERALS = ("mem", "allocated", "Mem", *STEPS)
 
 _N = r"(\d{1,12}(?:\.\d{1,12})?)"
 _SIZE = r"(\+?[\d.,]{1,16} ?[KMGT]i?B?)\b"

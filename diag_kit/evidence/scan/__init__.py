@@ -34,16 +34,18 @@ class Literals:
     Attributes:
         events: rare; the neighbourhood of each hit is kept, up to a cap.
         roll_call: printed once by each rank; the line of each hit is kept, by the thousand.
-        series: printed once for each step; lines are sampled evenly.
+        series: printed once for each step; lines of each are sampled evenly.
+        steps: signs of progress; lines of all together are sampled evenly.
     """
 
     events: tuple[bytes, ...]
     roll_call: tuple[bytes, ...] = ()
     series: tuple[bytes, ...] = ()
+    steps: tuple[bytes, ...] = ()
 
     @property
     def all(self) -> tuple[bytes, ...]:
-        return (*self.events, *self.roll_call, *self.series)
+        return (*self.events, *self.roll_call, *self.series, *self.steps)
 
 
 class Span(NamedTuple):
@@ -194,7 +196,8 @@ class _Pass:
         self.newlines = 0
         self.found: dict[bytes, Found] = {}
         self.samples: dict[bytes, list[Span]] = {}
-        self.stretch = dict.fromkeys(range(self.singles, len(self.literals)), size // samples if size else STRIDE)
+        self.shared = self.singles + len(literals.series)  # literals of steps have one budget, under this number
+        self.stretch = dict.fromkeys(range(self.singles, self.shared + 1), size // samples if size else STRIDE)
         self.most = 2 * samples + 1
         self.next_sample: dict[int, int] = {}
 
@@ -238,11 +241,12 @@ class _Pass:
 
     def _sampled(self, which: int, literal: bytes, buffer: bytes, base: int, body: int, end: int) -> Iterator[int]:
         """Offsets of a series' lines, at most one in each stretch of the file."""
-        position = buffer.find(literal, max(body, self.next_sample.get(which, 0) - base), end)
+        budget = min(which, self.shared)
+        position = buffer.find(literal, max(body, self.next_sample.get(budget, 0) - base), end)
         while position >= 0:
             yield position
-            ahead = position + max(len(literal), self.stretch[which])
-            self.next_sample[which] = base + ahead
+            ahead = position + max(len(literal), self.stretch[budget])
+            self.next_sample[budget] = base + ahead
             position = buffer.find(literal, ahead, end)
 
     def _keep(self, which: int, spans: list[Span]) -> None:
@@ -251,7 +255,7 @@ class _Pass:
         kept += dict.fromkeys(spans)
         if len(kept) > self.most:
             del kept[1::2]
-            self.stretch[which] *= 2
+            self.stretch[min(which, self.shared)] *= 2
 
     def _spans(self, buffer: bytes, base: int, body: int, around: dict[int, tuple[int, int]]) -> dict[int, Span]:
         """The neighbourhood of each offset, so many bytes to its left and right; those that touch are one span, which
