@@ -299,7 +299,10 @@ def _parse(
     chosen = list(parsers or all_parsers())
     for window in windows:
         ranks |= {line.rank for line in window.lines if line.rank is not None}
+        said = "\n".join(line.text for line in window.lines)
         for parser in chosen:
+            if not hasattr(parser, "READS_ALL") and not any(literal in said for literal in parser.LITERALS):
+                continue
             try:
                 facts.extend(parser.parse(window))  # what came before a stumble is kept
             except Exception as error:  # noqa: BLE001 (a fault of one reader must not lose what the others read)

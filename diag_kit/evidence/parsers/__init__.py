@@ -5,6 +5,7 @@ for them, so choose words that healthy logs don't repeat) and ``parse(window) ->
 
 * ``ROLL_CALL``: of its literals those of lines that each rank prints once; they are kept by the thousand.
 * ``SERIES``: those of lines that are printed each step; each is thinned evenly over a large log.
+* ``READS_ALL``: it also reads lines without a literal (prefixes, dumps of arguments), wherever a window is parsed.
 * ``STEPS``: signs of progress, thinned together. Of a module with these two, the other literals are not looked for.
 """
 

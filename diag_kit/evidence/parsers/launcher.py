@@ -62,6 +62,8 @@ def parse(window: Window) -> Iterator[Event]:
     """Events ``launcher.*``, ``preempted`` and ``time-limit``."""
     for index, line in enumerate(window.lines):
         text = line.text
+        if not any(literal in text for literal in LITERALS):
+            continue
         common: dict[str, Any] = {"source": window.source(index), "message": text.strip()[:400]}
         common |= {"host": line.host, "time": line.time, "rank": line.rank}
         if found := _SIGTERM.search(text):

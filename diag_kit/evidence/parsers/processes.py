@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from ..facts import Process, World
+from ..facts import Process, Source, World
 from ..text import Window
 
 LITERALS = (
@@ -33,6 +34,7 @@ LITERALS = (
 ROLL_CALL = ("nranks", "(local_rank:", "closing signal SIGTERM", "Killing subprocess")
 """Once for each rank or its process."""
 
+_NOWHERE = Source("")
 _COMM = re.compile(r"NCCL INFO comm \S{1,40} rank (\d{1,6}) nranks (\d{1,6})(?: cudaDev (\d{1,4}))?")
 _BLOCK_RANK = re.compile(r"^\s*rank\s{0,9}: (\d{1,6}) \(local_rank: (\d{1,6})\)")
 _BLOCK_PID = re.compile(r"\(pid: (\d{1,10})\)")
@@ -50,8 +52,20 @@ _ALL = re.compile(r"--num[-_]processes[= ](\d{1,6})\b")
 _ALONE = re.compile(r"--standalone\b")
 
 
+READS_ALL = True
+
+
 def parse(window: Window) -> Iterator[Process | World]:
-    """Process and World facts, each pair of process and rank once a window."""
+    """Process and World facts, each once a window."""
+    told: set[Process | World] = set()
+    for fact in _parse(window):
+        bare = replace(fact, source=_NOWHERE)
+        if bare not in told:
+            told.add(bare)
+            yield fact
+
+
+def _parse(window: Window) -> Iterator[Process | World]:
     told: set[tuple[object, ...]] = set()
     for index, line in enumerate(window.lines):
         if line.rank is not None and (line.pid is not None or line.local_rank is not None):

@@ -59,7 +59,16 @@ LITERALS = (
     "|| all params: ",
     "Automatic Mixed Precision",
     "ALLOC_CONF",
+    "accumulation_steps",
+    "accumulate_grad",
+    "grad_accum",
+    "seq_len",
+    "sequence_len",
+    "block_size",
+    "hidden_size",
+    "attention_heads",
 )
+READS_ALL = True
 
 _BANNER = (
     (

@@ -7,6 +7,7 @@ cheap. A scan is plain data: it can be made of a part of a file, in another proc
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ two; a line of a series needs its neighbours only."""
 KEPT, KEPT_OF_MANY, MANY, UNCOUNTED = 32, 6, 500, 2_000
 """First and as many last hits of an event that are kept; of one that comes more than MANY times; hits that are counted
 one by one: beyond, a block that holds any counts as one more."""
-ROLL_CALL = 8_192
+ROLL_CALL = 2_048
 """Lines kept of what each rank prints once."""
 SAMPLES, STRIDE = 400, 4 << 10
 """Lines kept of a series, evenly over the file; the stretch for one line to begin with, where the size is not known."""
@@ -194,6 +195,7 @@ class _Pass:
         self.events, self.singles = len(literals.events), len(literals.events) + len(literals.roll_call)
         self.longest = max(map(len, self.literals), default=1)
         self.newlines = 0
+        self.marks: list[tuple[int, int]] = []
         self.found: dict[bytes, Found] = {}
         self.samples: dict[bytes, list[Span]] = {}
         self.shared = self.singles + len(literals.series)  # literals of steps have one budget, under this number
@@ -202,9 +204,17 @@ class _Pass:
         self.next_sample: dict[int, int] = {}
 
     def lines_at(self, buffer: bytes, body: int, position: int) -> int:
-        if position >= body:
-            return self.newlines + buffer.count(b"\n", body, position)
-        return self.newlines - buffer.count(b"\n", position, body)
+        """Newlines of the part before a position of the buffer, counted from the nearest one that is known."""
+        if not self.marks:
+            self.marks = [(body, self.newlines)]
+        which = bisect.bisect_right(self.marks, (position, 1 << 62))
+        at, lines = self.marks[max(0, which - 1)]
+        if position < at:
+            return lines - buffer.count(b"\n", position, at)
+        if position > at:
+            lines += buffer.count(b"\n", at, position)
+            self.marks.insert(which, (position, lines))
+        return lines
 
     def block(self, buffer: bytes, base: int, body: int, limit: int) -> None:
         """Look at ``buffer[body:limit]``; what stands before and after is context."""
@@ -237,7 +247,8 @@ class _Pass:
         spans = self._spans(buffer, base, body, around)
         for which, offsets in sampled.items():
             self._keep(which, [spans[offset] for offset in offsets])
-        self.newlines += buffer.count(b"\n", body, limit)
+        self.newlines = self.lines_at(buffer, body, limit)
+        self.marks = []
 
     def _sampled(self, which: int, literal: bytes, buffer: bytes, base: int, body: int, end: int) -> Iterator[int]:
         """Offsets of a series' lines, at most one in each stretch of the file."""
@@ -264,19 +275,11 @@ class _Pass:
         spans: dict[int, Span] = {}
         group: list[int] = []
         start = end = 0
-        at, lines = body, self.newlines
 
         def close() -> None:
-            nonlocal at, lines
-            if not group:
-                return
-            if start < at:  # context before the block, or an overlap that was not merged
-                number = lines - buffer.count(b"\n", start, at)
-            else:
-                number = lines = lines + buffer.count(b"\n", at, start)
-                at = start
-            span = Span(base + start, number, buffer[start:end])
-            spans.update(dict.fromkeys(group, span))
+            if group:
+                span = Span(base + start, self.lines_at(buffer, body, start), buffer[start:end])
+                spans.update(dict.fromkeys(group, span))
 
         for offset in sorted(around):
             left, right = around[offset]
