@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ..errors import EvidenceError, StopReading
 from . import settings_file, tables
@@ -23,7 +24,7 @@ from .facts import Fact, FileCoverage
 from .files import SETTINGS, File
 from .parsers import all_parsers
 from .scan import BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
-from .scan.engines import prepared
+from .scan.engines import preparer
 from .streams import Text, codec_of, open_text
 from .text import Window, decode, labels_of, lines_of, rank_of_path
 
@@ -198,7 +199,6 @@ class _Ahead(io.RawIOBase):
 def _scan(rest: _Ahead, stream: Text, how: How, on_bytes: Callable[[int], None] | None) -> tuple[Scan, bool]:
     """A scan of a stream to its end, or to where the caller stopped it."""
     wanted = literals()
-    _, present = prepared(wanted.all, how.engine)
     stopped = False
 
     def read(size: int) -> bytes:
@@ -210,7 +210,8 @@ def _scan(rest: _Ahead, stream: Text, how: How, on_bytes: Callable[[int], None] 
                 stopped = True
         return b"" if stopped else rest.read(size)
 
-    return scan(read, wanted, present, size=stream.size, samples=how.samples, edge=max(how.edge, _LABELS)), stopped
+    edge = max(how.edge, _LABELS)
+    return scan(read, wanted, preparer(how.engine), size=stream.size, samples=how.samples, edge=edge), stopped
 
 
 def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> Scan:
@@ -220,15 +221,13 @@ def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> S
         OSError: the file can't be read, or is gone.
     """
     wanted = literals()
-    _, present = prepared(wanted.all, how.engine)
     with path.open("rb", buffering=0) as stream:
         ahead = min(start, BEFORE)
         stream.seek(start - ahead)
         before = stream.read(ahead)
+        part: dict[str, Any] = {"at": start, "before": before, "until": end, "size": size}
         edge = max(how.edge, _LABELS)
-        return scan(
-            stream.read, wanted, present, at=start, before=before, until=end, size=size, samples=how.samples, edge=edge
-        )
+        return scan(stream.read, wanted, preparer(how.engine), samples=how.samples, edge=edge, **part)
 
 
 def unread(path: Path, start: int, end: int) -> Scan:

@@ -16,7 +16,7 @@ from diag_kit.evidence import scan as scan_module
 from diag_kit.evidence.facts import Event
 from diag_kit.evidence.run import load_run
 from diag_kit.evidence.scan import Literals, merged, scan
-from diag_kit.evidence.scan.engines import ENGINES, prepared
+from diag_kit.evidence.scan.engines import ENGINES, prepared, preparer
 from tests.evidence.samples import SAMPLES
 
 OOM = SAMPLES["torch_oom"][0]
@@ -32,7 +32,7 @@ def over(data, literals, *, engine=None, **more):
         at += size
         return data[at - size : at]
 
-    return scan(read, literals, prepared(literals.all, engine)[1], **more)
+    return scan(read, literals, preparer(engine), **more)
 
 
 def places(found):

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .engines import Present
+from .engines import Prepare
 
-BLOCK = 1 << 20
+BLOCK = 128 << 10
 BEFORE, AFTER, NARROW, ASIDE = 16 << 10, 8 << 10, 600, (300, 500)
 """Bytes kept before and after a hit: a traceback stands before its message; what each rank prints once is a line or
 two; a line of a series needs its neighbours only."""
@@ -24,8 +24,9 @@ KEPT, KEPT_OF_MANY, MANY, UNCOUNTED = 32, 6, 500, 2_000
 one by one: beyond, a block that holds any counts as one more."""
 ROLL_CALL = 2_048
 """Lines kept of what each rank prints once."""
-SAMPLES, STRIDE = 400, 4 << 10
-"""Lines kept of a series, evenly over the file; the stretch for one line to begin with, where the size is not known."""
+SAMPLES, STRIDE, PROBE = 400, 4 << 10, 8 << 10
+"""Lines kept of a series, evenly over the file; the stretch for one line to begin with, where the size is not known;
+how far to look, in a block, for a literal that comes all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Scan:
 def scan(
     read: Callable[[int], bytes],
     literals: Literals,
-    present: Present,
+    prepare: Prepare,
     *,
     at: int = 0,
     before: bytes = b"",
@@ -151,7 +152,7 @@ def scan(
     Args:
         read: gives up to that many bytes, none at the end.
         literals: what to look for.
-        present: an engine prepared for ``literals.all``.
+        prepare: gives an engine's answer for some literals (``engines.preparer``).
         at: offset of the first byte.
         before: bytes that stand before it, for context.
         until: offset at which the part ends; its last neighbourhood reads on. None: to the end of the stream.
@@ -160,7 +161,7 @@ def scan(
         edge: bytes to keep of the head and of the end.
         on_block: called with the offset reached; what it raises ends the pass.
     """
-    state = _Pass(literals, present, at, size, samples)
+    state = _Pass(literals, prepare, at, size, samples)
     buffer, body = before, len(before)
     head = tail = Span(at, 0, b"")
     ended = False
@@ -190,8 +191,11 @@ def scan(
 class _Pass:
     """The state of one pass: what was found so far, and how many lines went by."""
 
-    def __init__(self, literals: Literals, present: Present, start: int, size: int, samples: int) -> None:
-        self.literals, self.present, self.start = literals.all, present, start
+    def __init__(self, literals: Literals, prepare: Prepare, start: int, size: int, samples: int) -> None:
+        self.literals, self.prepare, self.start = literals.all, prepare, start
+        self.present, self.asked = prepare(self.literals), list(range(len(self.literals)))
+        self.dense: set[int] = set()
+        self.blocks, self.next_look, self.seen = 0, 2, [0] * len(self.literals)
         self.events, self.singles = len(literals.events), len(literals.events) + len(literals.roll_call)
         self.longest = max(map(len, self.literals), default=1)
         self.newlines = 0
@@ -216,9 +220,32 @@ class _Pass:
             self.marks.insert(which, (position, lines))
         return lines
 
+    def _there(self, block: memoryview) -> set[int]:
+        """Literals to look up in a block: those that the engine sees, and those that come all the time anyway.
+
+        Of the latter the engine is not asked: each hit costs it more than looking for the first one.
+        """
+        there = {self.asked[which] for which in self.present(block)} | self.dense
+        self.blocks += 1
+        for which in there:
+            self.seen[which] += 1
+        if self.blocks == self.next_look:
+            self.next_look *= 4
+            dense = {which for which in there if self.seen[which] >= 0.75 * self.blocks and self._endless(which)}
+            if dense - self.dense:
+                self.dense |= dense
+                self.asked = [which for which in range(len(self.literals)) if which not in self.dense]
+                self.present = self.prepare(tuple(self.literals[which] for which in self.asked))
+        return there
+
+    def _endless(self, which: int) -> bool:
+        """Whether it is enough to look for some of a literal's hits."""
+        known = self.found.get(self.literals[which])
+        return which >= self.singles or (known is not None and known.count >= UNCOUNTED)
+
     def block(self, buffer: bytes, base: int, body: int, limit: int) -> None:
         """Look at ``buffer[body:limit]``; what stands before and after is context."""
-        there = self.present(memoryview(buffer)[body : min(len(buffer), limit + self.longest - 1)])
+        there = self._there(memoryview(buffer)[body : min(len(buffer), limit + self.longest - 1)])
         wide: dict[int, list[int]] = {}
         narrow: dict[int, list[int]] = {}
         hits: dict[int, int] = {}
@@ -253,12 +280,12 @@ class _Pass:
     def _sampled(self, which: int, literal: bytes, buffer: bytes, base: int, body: int, end: int) -> Iterator[int]:
         """Offsets of a series' lines, at most one in each stretch of the file."""
         budget = min(which, self.shared)
-        position = buffer.find(literal, max(body, self.next_sample.get(budget, 0) - base), end)
-        while position >= 0:
+        reach = PROBE if which in self.dense else len(buffer)
+        ahead = max(body, self.next_sample.get(budget, 0) - base)
+        while (position := buffer.find(literal, ahead, min(end, ahead + reach))) >= 0:
             yield position
             ahead = position + max(len(literal), self.stretch[budget])
             self.next_sample[budget] = base + ahead
-            position = buffer.find(literal, ahead, end)
 
     def _keep(self, which: int, spans: list[Span]) -> None:
         """Add to a series; one that grew beyond twice its share, as its file's size was not known, is thinned."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 Present = Callable[[memoryview], set[int]]
 """Positions, in the list of literals, of those that stand in a block; a literal that is absent is never named."""
+Prepare = Callable[[tuple[bytes, ...]], Present]
 
 
 class Engine(Protocol):
@@ -77,7 +78,12 @@ ENGINES: tuple[Engine, ...] = (Hyperscan(), AhoCorasick(), Standard())
 """Fastest first. The last one is always there."""
 
 
-@lru_cache(maxsize=8)
+def preparer(name: str | None = None) -> Prepare:
+    """What readies the first engine that works, or the one of that name, for literals."""
+    return lambda literals: prepared(literals, name)[1]
+
+
+@lru_cache(maxsize=32)
 def prepared(literals: tuple[bytes, ...], name: str | None = None) -> tuple[Engine, Present]:
     """The first engine that is installed and works, or the one of that name, ready for these literals."""
     reason: Exception | None = None
