@@ -23,7 +23,7 @@ from . import settings_file, tables
 from .facts import Fact, FileCoverage
 from .files import SETTINGS, File
 from .parsers import all_parsers
-from .scan import BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
+from .scan import AFTER, BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
 from .scan.engines import preparer
 from .streams import Text, codec_of, open_text
 from .text import Window, decode, labels_of, lines_of, rank_of_path
@@ -51,12 +51,14 @@ class How:
         small: size up to which a log is parsed whole.
         edge: bytes of a larger one's head and end that are parsed whole.
         samples: lines of each series that are parsed.
+        around: bytes before and after an event that are parsed.
         engine: the scan's; None for the fastest.
     """
 
     small: int = SMALL
     edge: int = 64 << 10
     samples: int = SAMPLES
+    around: tuple[int, int] = (BEFORE, AFTER)
     engine: str | None = None
 
 
@@ -211,7 +213,8 @@ def _scan(rest: _Ahead, stream: Text, how: How, on_bytes: Callable[[int], None] 
         return b"" if stopped else rest.read(size)
 
     edge = max(how.edge, _LABELS)
-    return scan(read, wanted, preparer(how.engine), size=stream.size, samples=how.samples, edge=edge), stopped
+    kept: dict[str, Any] = {"samples": how.samples, "around": how.around, "edge": edge}
+    return scan(read, wanted, preparer(how.engine), size=stream.size, **kept), stopped
 
 
 def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> Scan:
@@ -226,8 +229,8 @@ def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> S
         stream.seek(start - ahead)
         before = stream.read(ahead)
         part: dict[str, Any] = {"at": start, "before": before, "until": end, "size": size}
-        edge = max(how.edge, _LABELS)
-        return scan(stream.read, wanted, preparer(how.engine), samples=how.samples, edge=edge, **part)
+        kept: dict[str, Any] = {"samples": how.samples, "around": how.around, "edge": max(how.edge, _LABELS)}
+        return scan(stream.read, wanted, preparer(how.engine), **part, **kept)
 
 
 def unread(path: Path, start: int, end: int) -> Scan:

@@ -20,9 +20,10 @@ from .files import SETTINGS, File, find
 
 _WHOLE = 2 << 20
 """Evidence up to this size in all is parsed whole."""
-_FEW_FILES, _OF_MANY = 32, 4
-"""More files than the first are read from afar, with so many lines of each series, and then those closely in which
-memory failed: as many of them as are few."""
+_FEW_FILES = 32
+_FAR: dict[str, Any] = {"edge": 0, "samples": 2, "around": (4 << 10, 2 << 10)}
+"""More files are read from afar, by small neighbourhoods; then those closely in which memory failed, as many of them as
+are few."""
 
 OnProgress = Callable[[str, int, int], None]
 _MEMORY = ("gpu-oom", "host-oom", "shared-memory")
@@ -131,7 +132,7 @@ def load_run(
     files, more = find(paths or [])
     total = sum(file.size for file in files)
     close = reading.How(small=_WHOLE // 2 if total <= _WHOLE else reading.SMALL, engine=engine)
-    far = replace(close, edge=0, samples=_OF_MANY) if len(files) > _FEW_FILES else close
+    far = replace(close, **_FAR) if len(files) > _FEW_FILES else close
     report = None if on_progress is None else (lambda shown, done: on_progress(shown, min(done, total), total))
     parts = sharing.read_all(files, far, report, workers)
     if far != close:

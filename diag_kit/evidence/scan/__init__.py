@@ -144,6 +144,7 @@ def scan(
     until: int | None = None,
     size: int = 0,
     samples: int = SAMPLES,
+    around: tuple[int, int] | None = None,
     edge: int = 64 << 10,
     on_block: Callable[[int], None] | None = None,
 ) -> Scan:
@@ -158,10 +159,12 @@ def scan(
         until: offset at which the part ends; its last neighbourhood reads on. None: to the end of the stream.
         size: of the whole file, by which series are thinned; 0 where it is not known.
         samples: lines to keep of each series.
+        around: bytes to keep before and after an event; None: BEFORE and AFTER.
         edge: bytes to keep of the head and of the end.
         on_block: called with the offset reached; what it raises ends the pass.
     """
-    state = _Pass(literals, prepare, at, size, samples)
+    around = around or (BEFORE, AFTER)
+    state = _Pass(literals, prepare, at, size, samples, around)
     buffer, body = before, len(before)
     head = tail = Span(at, 0, b"")
     ended = False
@@ -191,8 +194,10 @@ def scan(
 class _Pass:
     """The state of one pass: what was found so far, and how many lines went by."""
 
-    def __init__(self, literals: Literals, prepare: Prepare, start: int, size: int, samples: int) -> None:
-        self.literals, self.prepare, self.start = literals.all, prepare, start
+    def __init__(
+        self, literals: Literals, prepare: Prepare, start: int, size: int, samples: int, around: tuple[int, int]
+    ) -> None:
+        self.literals, self.prepare, self.start, self.around = literals.all, prepare, start, around
         self.present, self.asked = prepare(self.literals), list(range(len(self.literals)))
         self.dense: set[int] = set()
         self.blocks, self.next_look, self.seen = 0, 2, [0] * len(self.literals)
@@ -266,7 +271,7 @@ class _Pass:
                 hits[which] = len(offsets)
                 (wide if which < self.events else narrow)[which] = found.wanted(offsets)
         around = {offset: (NARROW, 2 * NARROW) for offsets in narrow.values() for offset in offsets}
-        around |= {offset: (BEFORE, AFTER) for offsets in wide.values() for offset in offsets}
+        around |= {offset: self.around for offsets in wide.values() for offset in offsets}
         spans = self._spans(buffer, base, body, around)
         for which, offsets in (*wide.items(), *narrow.items()):
             self.found[self.literals[which]].add((spans[offset] for offset in offsets), hits[which])
