@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -216,9 +217,11 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
                 yield found, number
         elif found in ("dropout", "learning_rate"):
             try:
-                yield found, float(value)
+                share = float(value)
             except (TypeError, ValueError):
                 return
+            if math.isfinite(share):
+                yield found, share
         elif isinstance(value, str) and value:
             yield found, value.lower().rpartition("optimizernames.")[2]
 
@@ -235,7 +238,7 @@ def _integer(value: Any) -> int | None:
         number = float(str(value).replace(",", "").replace("_", ""))
     except ValueError:
         return None
-    return int(number) if number == int(number) and abs(number) < 1e15 else None
+    return int(number) if abs(number) < 1e15 and number == int(number) else None
 
 
 def _bytes(value: Any) -> int | None:

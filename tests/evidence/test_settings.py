@@ -7,6 +7,7 @@ import pytest
 from diag_kit.evidence import settings_file
 from diag_kit.evidence.facts import Event, Setting, Traceback
 from diag_kit.evidence.parsers import settings_lines
+from diag_kit.evidence.run import load_run
 from diag_kit.evidence.text import Window, lines_of
 
 
@@ -157,3 +158,12 @@ def test_an_error_file_of_a_worker_is_read_as_a_log():
     assert not [
         f for f in settings_file.parse("a.json", '{"message": {"message": "hello"}}')[0] if isinstance(f, Event)
     ]
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400", "1.2.3", "9" * 400])
+def test_numbers_beyond_numbers_are_no_settings(number):
+    """Infinity, what is no number and what no float holds give no setting, and cost no reader its line."""
+    text = f"batch_size: {number}\nlearning_rate: {number}\nnumber of parameters: {number}M\n  Gradient Accumulation steps = 4\n"
+    run = load_run(text=text)
+    assert {name: setting.value for name, setting in run.settings.items()} == {"grad_accum": 4}
+    assert not run.coverage()["notes"]

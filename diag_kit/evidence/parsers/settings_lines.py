@@ -177,12 +177,10 @@ def _model(shape: dict[str, Any]) -> dict[str, Any] | None:
 
 def _number(text: str) -> int | None:
     text = text.strip()
-    if text[-1:] in "KMB" and "iB" not in text and "GB" not in text:
-        scale = {"K": 10**3, "M": 10**6, "B": 10**9}[text[-1]]
-        return round(float(text[:-1].replace(",", "")) * scale)
     if text[-2:] in ("iB", "GB", "MB"):
         return parse_size(text)
+    scale = {"K": 10**3, "M": 10**6, "B": 10**9}.get(text[-1:], 1)
     try:
-        return int(float(text.replace(",", "")))
-    except ValueError:
+        return round(float(text.rstrip("KMB").replace(",", "")) * scale)
+    except (ValueError, OverflowError):
         return None
