@@ -40,10 +40,15 @@ class Run:
     files: tuple[FileCoverage, ...]
     content_key: str
     notes: tuple[str, ...] = field(default=())
+    _by_kind: dict[type, list[Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for fact in self.facts:
+            self._by_kind.setdefault(type(fact), []).append(fact)
 
     def of(self, kind: type[_F]) -> list[_F]:
         """Facts of one kind, in the order read."""
-        return [fact for fact in self.facts if isinstance(fact, kind)]
+        return list(self._by_kind.get(kind, ()))
 
     @property
     def events(self) -> list[Event]:

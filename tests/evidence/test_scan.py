@@ -3,6 +3,8 @@ itself.
 """
 
 import functools
+import importlib.util
+import io
 import itertools
 import random
 import tracemalloc
@@ -192,3 +194,38 @@ def test_a_long_log_is_judged_as_a_short_one(tmp_path, monkeypatch):
             patch.setattr(reading, "How", functools.partial(reading.How, edge=0))
             patch.setattr(reading, "SMALL", 0)
             assert said(load_run([folder])) == short, case.name
+
+
+def _healthy_log():
+    spec = importlib.util.spec_from_file_location("realistic_log", Path(__file__).parents[2] / "benchmarks" / "realistic_log.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._healthy(8 << 20)
+
+
+def test_little_of_a_healthy_log_is_parsed():
+    """Words that are looked for are rare where nothing failed: less than a tenth of the bytes are kept to be parsed."""
+    data = _healthy_log()
+    wanted = reading.literals()
+    found = over(data, wanted, size=len(data), edge=0)
+    often = {literal: one.count for literal, one in found.found.items() if one.count > 80}
+    assert not often
+    spans = {span for one in found.found.values() for span in one.spans()}
+    spans |= {span for sampled in found.samples.values() for span in sampled}
+    assert 0 < sum(len(span.data) for span in merged(spans)) < len(data) / 8
+
+
+def test_what_comes_in_every_block_is_not_asked_of_the_engine():
+    """After some blocks the engine is asked for fewer literals, and what is found stays the same."""
+    data = _healthy_log()
+    asked = []
+    prepare = preparer(None)
+
+    def recorded(literals):
+        asked.append(len(literals))
+        return prepare(literals)
+
+    wanted = reading.literals()
+    found = scan(io.BytesIO(data).read, wanted, recorded, size=len(data), edge=0)
+    assert asked[0] == len(wanted.all) and asked[-1] < asked[0]
+    assert all(found.samples.get(word) for word in wanted.all if data.count(word) > 5_000 and word not in wanted.steps)
