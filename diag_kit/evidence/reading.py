@@ -31,6 +31,7 @@ from .text import Window, decode, labels_of, lines_of, rank_of_path
 SMALL = 64 << 10
 """A log up to this size is parsed whole."""
 _HEAD, _LABELS = 64 << 10, 2 << 10
+_MOST_WHOLE = 1 << 20
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -108,11 +109,16 @@ STOPPED = "reading was stopped before its end"
 
 
 def read_text(shown: str, text: str) -> Part:
-    """Pasted text, read as a log."""
+    """Pasted or piped text, read as a log."""
     data = text.encode("utf-8", "replace")
+    digest = _digest(shown, len(data), data[:_HEAD], data[-_HEAD:])
+    if len(data) > _MOST_WHOLE:
+        part = parse_scan(shown, scan(io.BytesIO(data).read, literals(), preparer(), size=len(data)))
+        part.digest = digest
+        return part
     facts, ranks, notes = _parse([Window(shown, lines_of(data))])
     coverage = FileCoverage(shown, len(data), len(data), "log" if data else "empty", tuple(notes), ranks)
-    return Part(facts, coverage, _digest(shown, len(data), data[:_HEAD], data[-_HEAD:]))
+    return Part(facts, coverage, digest)
 
 
 def kind_of(file: File, head: bytes) -> tuple[str, str]:

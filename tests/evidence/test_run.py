@@ -6,6 +6,7 @@ import os
 import pytest
 
 from diag_kit.errors import EvidenceError
+from diag_kit.evidence import reading
 from diag_kit.evidence.facts import Event, Setting
 from diag_kit.evidence.run import load_run
 from tests.evidence.samples import SAMPLES
@@ -120,3 +121,14 @@ def test_trainer_banner_and_command_line_become_settings():
     }
     assert run.settings["grad_accum"].source.line == 2
     assert run.launches[0].command.startswith("torchrun")
+
+
+def test_long_pasted_text_is_scanned_as_a_long_log_is(monkeypatch):
+    """What is piped in by the megabyte is not parsed line by line, and loses neither the event nor its line number."""
+    quiet = "".join(f"node-{i % 8}: nothing of note happens on line {i} here\n" for i in range(60_000))
+    parsed = []
+    real = reading.lines_of
+    monkeypatch.setattr(reading, "lines_of", lambda data, **more: parsed.append(len(data)) or real(data, **more))
+    run = load_run(text=quiet + OOM + "\n")
+    assert [(event.kind, event.source.line) for event in run.of(Event)] == [("torch.oom", 60_001)]
+    assert run.files[0].read_bytes == len(quiet + OOM) + 1 and sum(parsed) < len(quiet) // 4
