@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -154,7 +155,13 @@ def _same(one: str, other: str) -> bool:
 
 
 def _progress() -> Callable[[str, int, int], None]:
+    shown = 0.0
+
     def show(path: str, done: int, total: int) -> None:
+        nonlocal shown
+        if done < total and time.monotonic() - shown < 0.1:
+            return
+        shown = time.monotonic()
         share = f"{done / total:4.0%} of {total >> 20} MiB" if total else ""
         print(f"\rreading {path[-50:]} {share}\x1b[K", end="\n" if done >= total else "", file=sys.stderr, flush=True)
 
