@@ -114,7 +114,7 @@ def find(run: Run) -> Origin:
     event = _earliest(telling)
     why = first.of_error(event, telling, [e for e in events if id(e) not in outlived], crew)
     if why.rank is not None and event.rank is not None and why.rank != event.rank:
-        event = next(e for e in telling if e.rank == why.rank)
+        event = next((e for e in telling if e.rank == why.rank), event)
     family = event.family
     asked = max(int(event.figures.get(name) or 0) for name in ("tried_to_allocate_bytes", "requested_at_least_bytes"))
     if asked >= IMPOSSIBLE_BYTES:
