@@ -442,3 +442,14 @@ def test_a_stamp_without_a_year_gives_order_and_no_date():
     late, early = (watchdog(rank, at=f"1129 12:1{9 - rank}:00.000000000 ") for rank in (0, 1))
     found = diagnose(text=f"{late}\n{early}\n")
     assert [one.rank for one in found.timeline] == [1, 0] and {one.time for one in found.timeline} == {None}
+
+
+def test_a_launcher_behind_a_rank_prefix_is_believed_in_what_it_says():
+    """Where a collector put a rank before the launcher's own lines, the rank that its block names is the one that died."""
+    text = (
+        "[rank3]: ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 2 (pid: 71) of binary: /bin/python\n"
+        "[rank3]: Root Cause (first observed failure):\n[rank3]: [0]:\n[rank3]:   time      : 2026-03-01_01:45:50\n[rank3]:   host      : node-1\n"
+        "[rank3]:   rank      : 2 (local_rank: 2)\n[rank3]:   exitcode  : -9 (pid: 71)\n"
+    )
+    found = diagnose(text=text)
+    assert found.initiating_rank == 2 and found.family == "host-oom"
