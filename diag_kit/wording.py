@@ -187,7 +187,8 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
         else ""
     )
     if values.get("request_impossible"):
-        return f"{who} asked for an impossible size: a corrupted number, not a need for memory.{cause}"
+        size = f"{format_bytes(asked)}, read from a collective that had timed out" if values.get("has_sizes") else ""
+        return f"{who} asked for {size or 'an impossible size'}: a corrupted number, not a need for memory.{cause}"
     outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
     happened = _FAMILY_WORDS.get(family, "stopped")
     if hedged(figures.values, family, findings):
@@ -225,6 +226,8 @@ def next_action_of(
         return "Nothing to mend. Keep this run as the healthy one to compare a failed run with."
     if family == "not-memory" and failure and best and best.verdict in ("confirmed", "likely"):
         fix = f" {_sentence(best.fixes[0].action)}" if best.fixes else ""
+        if figures.get("request_impossible") and fix:
+            return fix.strip()
         return f"Handle the error at {failure.source}: {_error(failure)}{fix}"
     if best and best.verdict in ("confirmed", "likely") and best.fixes:
         fix_first = best.fixes[0]

@@ -103,7 +103,7 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
         reserved = allocated + cached
     if cached is None and reserved is not None and allocated is not None:
         cached = max(0, reserved - allocated)
-    impossible = asked is not None and asked >= origin.IMPOSSIBLE_BYTES
+    impossible = asked is not None and (asked >= origin.IMPOSSIBLE_BYTES or figures.origin.garbled)
     over = total is not None and allocated is not None and allocated > total
     figures.put(
         event.source,
@@ -116,6 +116,9 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
         reserved_bytes=reserved,
         cached_bytes=cached,
         private_pools_bytes=stated.get("private_pools_bytes"),
+        largest_free_bytes=stated.get("largest_free_block_bytes"),
+        xla_temporary_bytes=stated.get("temporary_allocation_bytes"),
+        xla_argument_bytes=_sum(stated, "parameters_allocation_bytes", "output_allocation_bytes"),
         request_impossible=impossible if asked is not None else None,
         allocated_exceeds_capacity=over if total is not None and allocated is not None else None,
     )
@@ -177,6 +180,11 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
             unaccounted_share=max(0, unaccounted) / total,
             device_full_of_this_process=(held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15) or held >= 0.93,
         )
+
+
+def _sum(stated: Mapping[str, Any], *names: str) -> int | None:
+    """The sum of those that are stated; None where none is."""
+    return sum(stated.get(name) or 0 for name in names) if any(name in stated for name in names) else None
 
 
 def _of_listing(figures: Figures, run: Run, event: Event, reserved: int | None) -> None:

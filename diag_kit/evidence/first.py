@@ -61,7 +61,7 @@ def of_error(event: Event, telling: Sequence[Event], events: Sequence[Event], cr
         if one.rank is not None:
             own.setdefault(one.rank, one)
     waits = [one for one in events if one.role == "victim" and one.kind == "nccl.timeout"]
-    if event.rank is not None and (before := _gave_up_before(event, waits)):
+    if event.rank is not None and (before := gave_up_before(event, waits)):
         return First(None, f"ranks had given up waiting before: {before}", suspects=of_waits(events, crew).suspects)
     roots = [one for one in events if one.kind == "launcher.root-cause"]
     if event.kind.startswith("exit.") and any(root.exitcode in SIGNALS for root in roots):
@@ -115,7 +115,7 @@ def _of_several(event: Event, own: dict[int, Event], crew: Crew) -> First:
     return First(None, f"{names(list(own))} failed, and {why}")
 
 
-def _gave_up_before(event: Event, waits: Sequence[Event]) -> str:
+def gave_up_before(event: Event, waits: Sequence[Event]) -> str:
     """Where a watchdog had reported before the error, on the same rank or by the same clock; empty if none had."""
     for one in waits:
         stream = (one.source.path, one.rank) == (event.source.path, event.rank)

@@ -146,6 +146,8 @@ _PHASES: tuple[tuple[str, int | None, tuple[tuple[str, re.Pattern[str]], ...]], 
 
 # Innermost first: the first frame that fulfils any rule names the operation.
 _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
+    # These read from a peer how much to allocate; what they make of their own object is another function's frame.
+    ("object-collective", (_any("function", r"^(?:all_gather_object|gather_object|(?:broadcast|scatter|recv)_object\w*)$"),)),
     (
         "attention-fused",
         (

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from . import first
 from .facts import Event, Progress, Traceback
+from .frames import place
 from .ranks import Crew, assemble
 from .run import Run
 
@@ -59,6 +60,7 @@ class Origin:
         suspects: where no rank is named, those that are missing or behind.
         told: all that happened, each event with the role that it turned out to have; mere context left out.
         crew: ranks and processes of the job.
+        garbled: the size that was asked for is no need for memory but a corrupted number.
     """
 
     event: Event | None
@@ -74,6 +76,7 @@ class Origin:
     suspects: tuple[int, ...] = ()
     told: tuple[Event, ...] = ()
     crew: Crew = field(default_factory=Crew)
+    garbled: bool = False
 
 
 def find(run: Run) -> Origin:
@@ -115,14 +118,12 @@ def find(run: Run) -> Origin:
     why = first.of_error(event, telling, [e for e in events if id(e) not in outlived], crew)
     if why.rank is not None and event.rank is not None and why.rank != event.rank:
         event = next((e for e in telling if e.rank == why.rank), event)
-    family = event.family
-    asked = max(int(event.figures.get(name) or 0) for name in ("tried_to_allocate_bytes", "requested_at_least_bytes"))
-    if asked >= IMPOSSIBLE_BYTES:
-        family = "not-memory"
+    traceback = _traceback_of(run, event)
+    garbled = _garbled(event, traceback, [e for e in telling if e.kind == event.kind], victims)
     return Origin(
         event=event,
-        traceback=_traceback_of(run, event),
-        family=family,
+        traceback=traceback,
+        family="not-memory" if garbled else event.family,
         rank=why.rank,
         reason=why.reason,
         alike=why.alike,
@@ -133,6 +134,28 @@ def find(run: Run) -> Origin:
         suspects=why.suspects,
         told=told,
         crew=crew,
+        garbled=garbled,
+    )
+
+
+def _garbled(event: Event, traceback: Traceback | None, alike: Sequence[Event], victims: Sequence[Event]) -> bool:
+    """Whether the size asked for is a corrupted number: beyond any machine, or beyond the device and read from a peer
+    whose message never came.
+
+    A collective of objects first exchanges their sizes. Once the group has timed out, what stands in that buffer is
+    arbitrary, and the allocation of so many bytes is the first thing to fail.
+    """
+    names = ("tried_to_allocate_bytes", "requested_at_least_bytes")
+    asked, total = max(int(event.figures.get(name) or 0) for name in names), event.figures.get("total_bytes")
+    if asked >= IMPOSSIBLE_BYTES:
+        return True
+    if not total or asked <= total or traceback is None or place(traceback.frames).operation != "object-collective":
+        return False
+    waits = [one for one in victims if one.kind == "nccl.timeout"]
+    return any(
+        one.rank is not None and one.figures.get(names[0]) == event.figures.get(names[0])
+        and first.gave_up_before(one, waits)
+        for one in alike
     )
 
 

@@ -10,6 +10,8 @@
   torch's allocator. ``Error while creating shared memory segment``: /dev/shm is full.
 * ``node-a:10:11 [3] NCCL INFO init.cc:1 -> 1``: result codes. 1 (a CUDA call failed) and 2 (a system call failed) begin a
   failure, 3 (a proxy or socket ended) and 6 (the remote side is gone) report one; torch says the same in words.
+* ``ncclInvalidUsage``, ``ncclInvalidArgument``: the call or the configuration is wrong (a network plugin that is not
+  there, two ranks on one device), and no memory is involved.
 * ``ncclRemoteError``, ``Connection closed by remote peer``, ``communicator was aborted``, a broken store: a victim.
 
 An empty result means that no collective complained.
@@ -45,6 +47,7 @@ LITERALS = (
     "ncclSystemError",
     "ncclInternalError",
     "ncclRemoteError",
+    "ncclInvalid",
     "DistStoreError",
     "DistNetworkError",
     "BrokenPipeError",
@@ -87,6 +90,7 @@ _KINDS = (
         ),
     ),
     ("nccl.internal-error", "undetermined", "victim", re.compile(r"ncclInternalError")),
+    ("nccl.misuse", "not-memory", "originator", re.compile(r"ncclInvalid(?:Usage|Argument)\b")),
     ("nccl.cuda-error", "undetermined", "originator", re.compile(r"unhandled cuda error|ncclUnhandledCudaError")),
     ("nccl.system-error", "undetermined", "originator", re.compile(r"unhandled system error|ncclSystemError")),
 )
@@ -119,7 +123,7 @@ def parse(window: Window) -> Iterator[Event]:
             family=family,
             role=role,
             figures=_figures(text) if kind == "nccl.timeout" else {},
-            message=text.strip()[:500],
+            message=(window.joined(index, lines=3) if kind == "nccl.misuse" else text).strip()[:500],
             device=int(process[3]) if process else None,
         )
 

@@ -7,7 +7,8 @@
   allocation``, and ``Peak buffers`` with a ``Size:`` and ``Shape: f32[8,4096]`` each.
 * TPU, at run time: ``Attempting to allocate 31.06M. That was not possible. There are 58.64M free. Due to fragmentation,
   the largest contiguous region of free memory is 30.56M.; (0x0x0_HBM0)``; loading a program: ``Attempting to reserve
-  12.04G at the bottom of memory. That was not possible. There are 11.04G free``.
+  12.04G at the bottom of memory. That was not possible. There are 11.04G free``, in some versions ``, 0B reserved, and
+  3.33G reservable``: so much lies in one piece.
 * TPU, when compiling, before any step: ``Ran out of memory in memory space hbm. Used 23.43G of 15.48G hbm. Exceeded hbm
   capacity by 7.95G.``, then ``program 23.43G``, ``arguments 0B``. In memory space ``vmem`` or ``smem`` a kernel's
   on-chip memory ran out, which is no device memory.
@@ -46,6 +47,7 @@ _FIELDS = tuple(
         ("tried_to_allocate_bytes", r"allocate request for [\d.]{1,24}[KMGT]?i?B \((\d{1,20})B\)"),
         ("free_bytes", r"There are AMOUNT free"),
         ("largest_free_block_bytes", r"largest contiguous region of free memory is AMOUNT"),
+        ("largest_free_block_bytes", r"There are .{0,60}\breserved, and AMOUNT reservable"),
         ("needed_bytes", r"Used AMOUNT of [\d.]{1,24}[KMGT]"),
         ("total_bytes", r"Used [\d.]{1,24}[KMGT]?i?B? of AMOUNT"),
         ("exceeded_by_bytes", r"Exceeded \w{1,20} capacity by AMOUNT"),
