@@ -172,13 +172,15 @@ def _of_event(figures: Figures, run: Run, event: Event) -> None:
             event.source, allowed_bytes=allowed, cap_reached=refused and (total is None or allowed < 0.99 * total)
         )
     if total and free is not None and reserved is not None and not over:
-        unaccounted = total - free - reserved
+        unaccounted, foreign = total - free - reserved, total - free - max(own or 0, reserved)
         held = max(own or 0, reserved) / total
+        if own is not None and own <= total and not beside:
+            figures.put(event.source, foreign_bytes=max(0, foreign), foreign_share=max(0, foreign) / total)
         figures.put(
             event.source,
             unaccounted_bytes=max(0, unaccounted),
             unaccounted_share=max(0, unaccounted) / total,
-            device_full_of_this_process=(held >= 0.85 and (free + max(0, unaccounted)) / total < 0.15) or held >= 0.93,
+            device_full_of_this_process=(held >= 0.85 and (free + max(0, foreign)) / total < 0.15) or held >= 0.93,
         )
 
 

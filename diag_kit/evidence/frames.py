@@ -30,6 +30,8 @@ def _any(field: str, pattern: str) -> tuple[str, re.Pattern[str]]:
 
 # Outermost first: the first rule that any frame fulfils names the phase. ``depth`` limits a rule to the innermost frames.
 _PHASES: tuple[tuple[str, int | None, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
+    # A wrapper's constructor copies the parameters that rank 0 has to the others: the model is still being set up.
+    ("load", 4, (_any("function", r"^(?:_sync_module_states|_sync_params_and_buffers|_sync_buffers_and_params)$"),)),
     (
         "comm",
         2,
@@ -208,7 +210,7 @@ _OPERATIONS: tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...] = (
         (
             _any(
                 "function",
-                r"^(?:bbox_overlaps|pairwise_iou|box_iou|max_iou_assign\w*|get_targets|assign|make_pad_mask|roi_align|nms)$",
+                r"^(?:bbox_overlaps|pairwise_iou|box_iou|max_iou_assign\w*|(?:get|build)_targets|get_assignments|assign|make_pad_mask|roi_align|nms|(?:simota|dynamic_k)_matching)$",
             ),
             _any("path", r"assigners?/|TaskAligned|iou_calculators"),
         ),

@@ -79,7 +79,7 @@ _GROUP_RANK = re.compile(
 _PID_INSIDE = re.compile(r"\[PID:(\d{1,15})\]")
 _NCCL = re.compile(r"([\w.-]{1,100}):(\d{1,10}):\d{1,10} \[\d{1,4}\] (?:[\w./-]{1,100}:\d{1,6} )?NCCL ")
 _BOX = re.compile(r"^\s*[│┃|](.*?)[│┃]?\s*$")
-_TASK = re.compile(r"\s{0,4}(\d{1,5}): ?")
+_TASK = re.compile(r"\s{0,4}(\d{1,5}):(?: |$)")  # no time of day and no address of a device
 _HOST_LABEL = re.compile(r"([A-Za-z](?=[\w.-]{0,60}\d)[\w.-]{1,80}|\d{1,3}(?:\.\d{1,3}){3}): ?")
 _ELASTIC = ("[rank", "[default", "torch.distributed", "torch/distributed/elastic", "torchrun")
 _RANK_IN_NAME = (

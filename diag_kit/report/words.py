@@ -174,7 +174,11 @@ def _judgement(figures: Mapping[str, Any], asked: int, free: int | None, cached:
     if free is None:
         return ""
     if asked <= free:
-        return "free memory alone would have held it"
+        piece = figures.get("largest_free_bytes")
+        if piece is not None and piece < asked:
+            return f"enough, but the largest free piece is {format_bytes(piece)}"
+        close = f", by {format_bytes(free - asked, digits)} only" if free - asked < 32 << 20 < asked else ""
+        return f"free memory alone would have held it{close}"
     if cached is None or asked > free + cached:
         return f"{format_bytes(asked - free - (cached or 0), digits)} short"
     return "together enough, but not in one piece"

@@ -70,6 +70,12 @@ _MICRO = re.compile(r"\bmicro[-_ ]?(?:batch|step)\b[ :=#]{0,6}(\d{1,15})", re.I)
 _NO_STEP = re.compile(r"slurmstepd|\bsrun:|StepId=|\bSTEP \d{1,15}\.\d|\bbest[ _-](?:step|iter|epoch|val)", re.I)
 _FAIRSEQ = re.compile(r"\bepoch \d{1,6}: +(\d{1,15}) / (\d{1,15})\b")
 _BAR = re.compile(r"\d{1,15}%\|.*?\| *(\d{1,15})/(\d{1,15}) \[")
+_CHORE = re.compile(
+    r"\b(?:(?:Fetch|Download|Extract|Load|Generat|Tokeniz|Cast|Group|Pack|Truncat|Apply|Convert|Captur|Sav|Resolv|Add|"
+    r"Materializ|Quantiz)ing\b|Map\b|Filter\b|Running tokenizer|Processed prompts|[\w.-]{1,80}\.(?:safetensors|bin|json|model|"
+    r"parquet|txt)\b)[^:|%]{0,80}: {0,9}\d{1,3}%\|"
+)
+"""A bar that counts files, shards or rows while a run gets ready: no place in the training."""
 _ELSEWHERE = ("MemAllocated=", "Max_MA ", " memory (MB) | allocated", "cache flushes since", "gb_free")
 """Marks of lines whose memory a format of its own reads; their steps are read here."""
 _LENGTH = re.compile(r"\b(?:seq(?:uence)?[_-]?len(?:gth)?|max_size:time|length|tokens)[ =:]{1,2}(\d{1,15})\b", re.I)
@@ -129,6 +135,8 @@ def _position(text: str, low: str) -> tuple[int | None, int | None, int | None]:
     if ("step" in low or "srun" in low or "best" in low) and _NO_STEP.search(text):
         return None, None, None
     micro = int(found[1]) if "micro" in low and (found := _MICRO.search(text)) else None
+    if "%|" in text and _CHORE.search(text):
+        return None, None, micro
     if bar := ("%|" in text and _BAR.search(text)) or ("epoch " in text and _FAIRSEQ.search(text)):
         return int(bar[1]), int(bar[2]), micro
     rest = text if micro is None else _MICRO.sub("", text)
