@@ -168,7 +168,11 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     )
     if failure is None:
         if origin.disagreement:
-            return f"Ranks met in one collective with other operations or sizes: the code parted, not memory.{cause}"
+            one, other = (event.figures.get("sequence") for event in origin.disagreement)
+            how = "Ranks met in one collective with other operations or sizes" if one == other else (
+                "Every rank waited, and not in the same collective"
+            )
+            return f"{how}: the code parted, not memory.{cause}"
         if origin.victims:
             return "Only ranks that waited for another are shown; the rank that failed first is not among them."
         growth = f" In its series, {figures.growth.text}." if figures.growth else ""
@@ -232,7 +236,7 @@ def next_action_of(
     if best and best.verdict in ("confirmed", "likely") and best.fixes:
         fix_first = best.fixes[0]
         check = (
-            f"First make sure: {_sentence(best.missing[0].what)} Then: "
+            f"First find out: {_lower(_sentence(best.missing[0].what))} Then: "
             if best.missing and best.verdict == "likely"
             else ""
         )
@@ -242,6 +246,11 @@ def next_action_of(
     if missing:
         return f"Get the fact that would settle it: {_sentence(missing[0].what)} How: {missing[0].how}"
     return "Read the failing line in its context, and walk the checklist of the first finding."
+
+
+def _lower(text: str) -> str:
+    """Fit to stand after a colon; names such as GPU keep their capitals."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _sentence(text: str) -> str:

@@ -24,8 +24,19 @@ _NEAR_LINES = 200
 _SCORES_NODE = re.compile(
     r"\bnode [\w/.-]{0,200}/(?:Batch)?(?:MatMul|Softmax|[Ee]insum)\w{0,20}"
     r"|\[Op:(?:Batch)?(?:MatMul|Softmax|Einsum)\w{0,20}"
+    r"|\bnode [\w/.-]{0,200}(?:attention/self|[Ss]elf_?[Aa]tt\w{0,20}|[Mm]ulti_?[Hh]ead\w{0,20})/[\w/.-]{0,80}"
 )
-"""TensorFlow's name of a node, or of an operation run eagerly, that multiplies matrices or normalises scores."""
+"""TensorFlow's name of a node, or of an operation run eagerly, that multiplies matrices or normalises scores; or of
+whatever runs on them within self-attention (a mask, a dropout)."""
+_NODE = re.compile(r"\b[Nn]ode:? (?P<name>\w[\w/.-]{2,300})")
+_PHASE_OF_NODE = (
+    ("backward", re.compile(r"(?:^|/)gradient(?:s|_tape)?(?:_\d{1,3})?/")),
+    ("optimizer", re.compile(r"(?:^|/)(?:Adam|Momentum|RMSProp|Adagrad|SGD|Lamb)\w{0,20}/")),
+    ("forward", re.compile(r"(?:encod|decod|layer|dense|conv|att|lstm|rnn|gru|block|embed|logits)\w{0,40}/")),
+)
+"""How TensorFlow's name scopes tell the phase, the first that fits; other nodes read data, save, or tell nothing."""
+_MANY_WORDS = 4096
+"""A smaller last dimension may be a width that happens to equal the vocabulary."""
 _CONTEXT_BYTES = 2 * GIB
 """What a CUDA context, its kernels and library workspaces may hold outside the allocator, generously."""
 
@@ -314,11 +325,20 @@ def _of_place(figures: Figures, run: Run, event: Event) -> None:
     operation = figures.place.operation
     shape = event.figures.get("tensor_shape") or []
     square = operation is None and len(shape) >= 4 and shape[-1] == shape[-2] >= 256
-    said = (event.message, *event.source.context) if square else ()
+    texts = (event.message, *event.source.context) if shape else ()
+    if phase == "unknown" and (node := next(filter(None, map(_NODE.search, texts)), None)):
+        phase = next((name for name, scope in _PHASE_OF_NODE if scope.search(node["name"])), phase)
+    said = texts if square else ()
     # A square for each head is a matrix of scores only where a product or a softmax made it: images are square as well.
     if made := next(filter(None, map(_SCORES_NODE.search, said)), None):
         operation, phase = "attention-scores", "forward" if phase == "unknown" else phase
         stated = f"the message states {' × '.join(map(str, shape))}, made by {made[0].strip('[')[-80:]}"
+        figures.put(event.source, size_matches=operation, size_shape=stated)
+    # Steps x batch x vocabulary; with two dimensions it may be the weights of the last layer.
+    rows = [one for one in run.of(Setting) if one.name == "vocab" and len(shape) == 3 and one.value == shape[-1]]
+    if operation is None and rows and shape[-1] >= _MANY_WORDS:
+        operation, phase = "logits", "forward" if phase == "unknown" else phase
+        stated = f"the message states {' × '.join(map(str, shape))}, the last of them the vocabulary ({rows[0].source})"
         figures.put(event.source, size_matches=operation, size_shape=stated)
     figures.put(
         source,

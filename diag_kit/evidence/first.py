@@ -21,6 +21,7 @@ _BLOCK_LINES = 150
 """A root-cause block quotes the whole traceback of the rank that it names."""
 _ALIKE_SECONDS = 5
 """Ranks that fail alike do so within the same moment, as their stamps show it."""
+_MOST_BY_DEVICE = 1024
 _AFTER_SECONDS = (1, 1800)
 """How long after the reports of waiting an error is their consequence; beyond, the clocks may not be the same."""
 
@@ -140,11 +141,11 @@ def _of_launcher(event: Event, telling: Sequence[Event], events: Sequence[Event]
     if event.kind.startswith("exit."):
         return _of_signals(event, roots, events)
     if len({one.kind for one in telling}) > 1 or any(one.role == "victim" for one in events):
-        return _of_device(event, events)
+        return _of_device(event, events, crew)
     sole = _only_dead(event, roots, events, crew)
     if sole is not None and sole.rank is not None:
         return First(sole.rank, f"rank {sole.rank} alone ended by itself ({sole.source}), and one error is told")
-    return _of_device(event, events)
+    return _of_device(event, events, crew)
 
 
 def _of_signals(event: Event, roots: Sequence[Event], events: Sequence[Event]) -> First:
@@ -185,12 +186,23 @@ def _only_dead(event: Event, roots: Sequence[Event], events: Sequence[Event], cr
     return one if one.rank is not None else replace(one, rank=one.local_rank)
 
 
-def _of_device(event: Event, events: Sequence[Event]) -> First:
-    """NCCL numbers its lines by device: on one host with several, that is the rank."""
+def _of_device(event: Event, events: Sequence[Event], crew: Crew) -> First:
+    """NCCL numbers its lines by device: on one host with several, that is the rank. Elsewhere a device is the local
+    rank of nodes of equal size, whatever that is: of the ranks that this leaves, those that waited are out.
+    """
     numbered = {one.device for one in events if one.kind.startswith("nccl.") and one.device is not None and one.host}
     hosts = {one.host for one in events if one.host}
     if event.kind.startswith("nccl.") and isinstance(event.device, int) and len(numbered) > 1 and len(hosts) == 1:
         return First(event.device, f"of the processes of one host only that of device {event.device} began an error")
+    waited = {one.rank for one in events if one.kind == "nccl.timeout"} - {None}
+    if isinstance(event.device, int) and crew.exact and crew.world and crew.world <= _MOST_BY_DEVICE and waited:
+        device, world = event.device, crew.world
+        sizes = [size for size in range(device + 1, world + 1) if world % size == 0]
+        left = {rank for size in sizes for rank in range(device, world, size)} - waited
+        if len(left) == 1:
+            rest = names(sorted(rank for rank in waited if rank is not None))
+            why = f"of {world} ranks only it can have device {device} and not be among those that waited ({rest})"
+            return First(left.pop(), why)
     return First(None, "the evidence names no rank")
 
 
@@ -242,8 +254,10 @@ def _whole(group: str | None) -> bool:
     return group is None or group == "0" or "default_pg" in group
 
 
-def disagreement(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Two ranks of one group that waited in the same numbered collective with different operations or sizes."""
+def disagreement(events: Sequence[Event], crew: Crew) -> tuple[Event, ...]:
+    """Two ranks that took different ways: of one group, they waited in the same numbered collective with different
+    operations or sizes; or every rank of the job waited, so that none was gone, and not in the same collective.
+    """
     waits = [one for one in events if one.kind == "nccl.timeout" and one.rank is not None and "sequence" in one.figures]
     group_of = {(one.rank, one.figures["sequence"]): one.figures["group"] for one in waits if one.figures.get("group")}
     parts = any(not _whole(group) for group in group_of.values())
@@ -256,7 +270,12 @@ def disagreement(events: Sequence[Event]) -> tuple[Event, ...]:
         other = seen.setdefault(number, event)
         if other.rank != event.rank and _what(other) != what:
             return other, event
-    return ()
+    own: dict[int, Event] = {}
+    for event in waits:
+        own.setdefault(event.rank or 0, event)
+    every = 1 < len(own) == (crew.world or len(crew.siblings)) == 1 + max(own)
+    apart = [one for one in own.values() if _what(one) and _what(own[0]) and _what(one) != _what(own[0])] if every else []
+    return (own[0], apart[0]) if apart else ()
 
 
 def _what(event: Event) -> tuple[object, object] | None:

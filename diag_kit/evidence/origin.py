@@ -106,7 +106,7 @@ def find(run: Run) -> Origin:
     strong = [e for e in firsts if e.kind not in WEAK_KINDS]
     # An exit code names a death, not its cause: any event that tells the cause comes before it.
     telling = _without_echoes(strong or [e for e in firsts if not e.kind.startswith("exit.")] or firsts)
-    parted = first.disagreement(events)
+    parted = first.disagreement(events, crew)
     told = tuple(_with_roles(events, outlived, explained, telling))
     if not telling:
         family = "not-memory" if parted else _family_without_event(run, victims, survived)

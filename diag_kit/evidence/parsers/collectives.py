@@ -27,7 +27,7 @@ from ..facts import Event
 from ..text import Window
 
 LITERALS = (
-    "collective operation timeout",
+    "Watchdog caught collective",
     "Timeout at NCCL work",
     "Failed to CUDA calloc",
     "Cuda failure",
@@ -56,7 +56,7 @@ LITERALS = (
     ".h:",
 )
 
-ROLL_CALL = ("collective operation timeout", "last enqueued NCCL work")
+ROLL_CALL = ("Watchdog caught collective", "last enqueued NCCL work")
 """A thousand ranks print these once each."""
 
 _WORK = re.compile(r"SeqNum=(\d{1,15}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,15}))?")
@@ -76,7 +76,7 @@ _KINDS = (
         "undetermined",
         "victim",
         re.compile(
-            r"Watchdog caught collective operation timeout|Timeout at NCCL work|last enqueued NCCL work|monitoredBarrier"
+            r"Watchdog caught collective|Timeout at NCCL work|last enqueued NCCL work|monitoredBarrier"
             r"|dump signal from (?:another|this) rank|[Hh]eartbeat monitor timed out|watchdog got stuck"
         ),
     ),

@@ -8,6 +8,7 @@
   line: ``TrainingArguments(bf16=True, ...)``, ``Namespace(...)``, fairseq's ``{'_name': None, 'common': {...}}``.
 * ``using world size: 64, ... tensor-model-parallel size: 4, pipeline-model-parallel size: 2`` (Megatron).
 * ``trainable params: 4,194,304 || all params: 6,742,609,920`` (PEFT), ``Using bfloat16 Automatic Mixed Precision``.
+* ``vocabulary lookup table of size 50000``, ``vocab size: 32,000``, fairseq's ``dictionary: 32768 types``.
 * ``Resuming training from out``, ``number of parameters: 353.77M``, ``CUDA capacity: ... with 79.15GiB memory``.
 
 Numbers of layers, heads and widths that stand together become the setting ``model``. Names are made canonical by
@@ -67,6 +68,9 @@ LITERALS = (
     "block_size",
     "hidden_size",
     "attention_heads",
+    "ocabulary",
+    "ocab size",
+    "ictionary",
 )
 READS_ALL = True
 
@@ -74,6 +78,13 @@ _BANNER = (
     (
         "micro_batch",
         re.compile(r"[Ii]nstantaneous batch size per device = ([\d,]+)|Batch size per device = (\d{1,15})"),
+    ),
+    (
+        "vocab",
+        re.compile(
+            r"[Vv]ocab(?:ulary)?(?: lookup table)?(?: of)? size(?: of| is)? ?[:=]? ?(\d[\d,]{2,12})\b|"
+            r"\b[Dd]ictionary: (\d[\d,]{2,12}) types"
+        ),
     ),
     ("grad_accum", re.compile(r"[Gg]radient [Aa]ccumulation steps = (\d{1,15})")),
     ("effective_batch", re.compile(r"Total train batch size[^=]*= ([\d,]+)")),

@@ -2,7 +2,7 @@
 
 * ``ResourceExhaustedError: OOM when allocating tensor with shape[32,4,4096,4096] and type float on
   /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc``; 1.x before 1.5: ``tensor of shape [a,b] and
-  type float``, or a shape alone. ``device:CPU:0 by allocator cpu`` is the host. A graph that fails in several places
+  type float``, or a shape alone, whose type the node below tells (``T=DT_FLOAT``). ``device:CPU:0 by allocator cpu`` is the host. A graph that fails in several places
   prints ``2 root error(s) found`` and repeats the message as ``(0)`` and ``(1)``; the log line of the operation repeats
   it before the traceback. One failure, one event.
 * the BFC allocator's summary before it, in bytes: ``Limit:``, ``InUse:``, ``MaxInUse:``, ``MaxAllocSize:``; newer ones
@@ -71,6 +71,7 @@ _FOUND_DEVICE = re.compile(r"Found device (\d{1,6}) with properties")
 _CARD = re.compile(
     r"(?:deviceMemorySize|totalMemory): ([\d.]{1,24} ?[KMGT]i?B)(?: freeMemory: ([\d.]{1,24} ?[KMGT]i?B))?"
 )
+_NODE_TYPE = re.compile(r"\[(?:dtype|T)=DT_(\w{1,20})")
 _NEAR = 300
 
 
@@ -103,7 +104,8 @@ def parse(window: Window) -> Iterator[Event | DeviceMemory]:
         elif found := told.get(index):
             host = "CPU" in (found[3] or "") or found[4] in ("cpu", "mklcpu")
             near = index - stats_at <= _NEAR and not host
-            figures: dict[str, Any] = {**_tensor(found[1], found[2]), **(stats if near else {})}
+            dtype = found[2] or _dtype_below(window, index)
+            figures: dict[str, Any] = {**_tensor(found[1], dtype), **(stats if near else {})}
             kind, family = ("tf.host-oom", "host-oom") if host else ("tf.oom", "gpu-oom")
             yield _event(window, index, kind, family, figures, device=_device(text) if not host else None)
         elif found := _BFC.search(text):
@@ -156,6 +158,12 @@ def _tensor(shape: str, dtype: str | None) -> dict[str, Any]:
             size *= min(dim, 1 << 62)
         figures["tensor_size_bytes"] = size
     return figures
+
+
+def _dtype_below(window: Window, index: int) -> str | None:
+    """The type of the node that the next lines name, in the message's spelling."""
+    near = (_NODE_TYPE.search(line.text, 0, 600) for line in window.lines[index + 1 : index + 3])
+    return next((found[1].lower() for found in near if found), None)
 
 
 def _device(text: str) -> int | None:
