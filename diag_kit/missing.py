@@ -27,6 +27,13 @@ def missing_of(figures: Figures, family: str, findings: Sequence[Finding]) -> tu
 
 def _general(figures: Figures) -> Iterable[Missing]:
     origin = figures.origin
+    if origin.disagreement and origin.event is None:
+        yield Missing(
+            "full-traceback",
+            "The line of the code from which each of these ranks called its collective.",
+            "py-spy dump --pid PID (of each rank, while it hangs), or the dump of TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+        )
+        return
     if origin.event is None and origin.victims:
         rest = "the ranks that no line here comes from" if origin.ranks else "every rank"
         absent = names(origin.suspects) if origin.suspects else rest

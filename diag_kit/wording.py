@@ -168,11 +168,12 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     )
     if failure is None:
         if origin.disagreement:
-            one, other = (event.figures.get("sequence") for event in origin.disagreement)
-            how = "Ranks met in one collective with other operations or sizes" if one == other else (
-                "Every rank waited, and not in the same collective"
+            how = (
+                "Ranks met in one collective with other operations or sizes"
+                if values["parted_in_one"]
+                else "No rank was gone, yet they waited in different collectives"
             )
-            return f"{how}: the code parted, not memory.{cause}"
+            return f"{how}, {values['parted']}: the code parted, not memory."
         if origin.victims:
             return "Only ranks that waited for another are shown; the rank that failed first is not among them."
         growth = f" In its series, {figures.growth.text}." if figures.growth else ""

@@ -210,3 +210,143 @@ def test_what_is_no_path_is_told():
         diagnose(text=b"bytes")
     with pytest.raises(EvidenceError):
         diagnose()
+
+
+GATHER = (
+    'Traceback (most recent call last):\n  File "loop.py", line 30, in pick\n    dist.{function}(sizes, size, group=group)\n'
+    '  File "/opt/py/site-packages/torch/distributed/distributed_c10d.py", line 3042, in {function}\n    input_tensor.resize_(max_object_size)\n'
+)
+EXPIRED = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLGATHER, "
+    "NumelIn=1, NumelOut=4, Timeout(ms)=600000) ran for 600096 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "asked", "before", "family"),
+    [
+        ("all_gather_object", "184.13 GiB", True, "not-memory"),
+        ("broadcast_object_list", "9000.00 GiB", True, "not-memory"),
+        ("all_gather_object", "184.13 GiB", False, "gpu-oom"),  # objects can be as large as that
+        ("all_gather_object", "4.00 GiB", True, "gpu-oom"),  # nothing odd about the size
+        ("all_gather_into_tensor", "184.13 GiB", True, "gpu-oom"),  # the caller's own shape, whenever it is asked for
+    ],
+)
+def test_a_size_read_from_a_collective_that_had_timed_out_is_a_corrupted_number(tmp_path, function, asked, before, family):
+    """Only what peers state, beyond the card, after the wait was given up; else no need for memory is denied."""
+    text = oom(tried=asked, total="79.14 GiB", allocated="38.00 GiB", free="37.00 GiB", reserved="39.00 GiB")
+    log = (EXPIRED.format(1) if before else "") + (GATHER.format(function=function) + text).replace("\n", "\n[rank1]: ")
+    found = folder(tmp_path, rank1_DOT_log=log, rank0_DOT_log=EXPIRED.format(0) if before else "step 1\n")
+    assert found.family == family
+    confirmed = {cause for cause, verdict in verdicts(found).items() if verdict == "confirmed"}
+    if family == "not-memory":
+        assert confirmed == {"misreported"} and "read the log of the rank that did not come" in found.next_action
+    elif "object" in function:
+        assert not confirmed
+
+
+@pytest.mark.parametrize(
+    ("own", "free", "verdict"),
+    [("9.00", "0.25", "likely"), ("44.00", "0.25", None), ("23.00", "0.25", "likely"), ("9.00", "38.00", None)],
+)
+def test_what_is_in_use_beside_this_process_is_told_where_no_process_is_named(own, free, verdict):
+    """The driver counts it, although a container cannot name its holder; it is not this process's, nor is it free."""
+    text = (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 47.50 GiB of which {free} GiB "
+        f"is free. Including non-PyTorch memory, this process has {own} GiB memory in use. Of the allocated memory 8.00 GiB is allocated by PyTorch, "
+        "and 100.00 MiB is reserved by PyTorch but unallocated."
+    )
+    found = diagnose(text=TRACEBACK + text)
+    assert verdicts(found).get("other-process") == verdict
+    assert all("the message lists" not in one.what for one in found.missing)
+
+
+@pytest.mark.parametrize(
+    ("largest", "free", "verdict"),
+    [("3.33G", "6.78G", "confirmed"), ("6.70G", "6.78G", None), ("30.56M", "58.64M", "possible")],
+)
+def test_free_memory_that_lies_in_pieces_is_fragmentation(largest, free, verdict):
+    """Enough is free, no piece of it is large enough; with next to nothing free the device is simply full."""
+    asked = "31.06M" if free.endswith("M") else "6.48G"
+    text = f"RESOURCE_EXHAUSTED: Attempting to reserve {asked} at the bottom of memory. That was not possible. There are {free} free, 0B reserved, and {largest} reservable."
+    assert verdicts(diagnose(text=text)).get("fragmentation") == verdict
+
+
+@pytest.mark.parametrize(("arguments", "temporaries", "cause"), [("475.37MiB", "27.93GiB", "activations-too-large"), ("20.00GiB", "2.00GiB", None)])
+def test_xlas_table_tells_states_from_activations(arguments, temporaries, cause):
+    """Parameters and optimizer state are arguments of a compiled step, activations its temporaries."""
+    text = (
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 29995136128 bytes.\nBufferAssignment stats:\n"
+        f"             parameter allocation:  {arguments}\n     preallocated temp allocation:   {temporaries}\n"
+    )
+    assert [c for c, verdict in verdicts(diagnose(text=text)).items() if verdict in ("likely", "confirmed")] == [cause] * (cause is not None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "phase", "cause"),
+    [
+        ("16,12,384,384", "node enc/layer_3/attention/self/dropout/mul (defined at a.py:1)", "forward", "attention-quadratic"),
+        ("16,12,384,384", "node gradients/enc/layer_3/self_attention/softmax/Reshape_1 (defined at a.py:1)", "backward", "attention-quadratic"),
+        ("16,64,384,384", "node net/attention/conv2d/Relu (defined at a.py:1)", "forward", None),  # an image with channels
+        ("50,16,40000", "node decoder/projection/add (defined at a.py:1)", "forward", "logits-loss-peak"),
+        ("50,16,41000", "node decoder/projection/add (defined at a.py:1)", "forward", None),  # no vocabulary of that size
+        ("512,40000", "node decoder/projection/read (defined at a.py:1)", "forward", None),  # weights
+    ],
+)
+def test_tensorflows_nodes_and_shapes_tell_phase_and_tensor(shape, node, phase, cause):
+    """The name of a node tells forward from backward; a shape tells scores by their node, logits by the vocabulary."""
+    text = (
+        "Creating vocabulary lookup table of size 40000\nResourceExhaustedError: OOM when allocating tensor with "
+        f"shape[{shape}] and type float on /device:GPU:0 by allocator GPU_0_bfc\n\t [[{node} ]]"
+    )
+    found = diagnose(text=text)
+    assert found.failure.phase == phase
+    assert [c for c, verdict in verdicts(found).items() if verdict in ("likely", "confirmed")] == [cause] * (cause is not None)
+
+
+@pytest.mark.parametrize("label", ["Fetching 4 files", "Loading checkpoint shards", "Map (num_proc=8)", "model-00001-of-00004.safetensors"])
+def test_a_bar_that_counts_files_is_no_step(label):
+    """A run that fails after its weights were fetched has made no step; a bar of batches counts as before."""
+    bar = "{}: 100%|##########| 4/4 [03:50<00:00, 57.69s/it]\n"
+    assert diagnose(text=bar.format(label) + TRACEBACK + oom()).failure.step is None
+    assert diagnose(text=bar.format("Epoch 1") + TRACEBACK + oom()).failure.step == 4
+
+
+def test_copying_parameters_to_other_ranks_is_loading():
+    """A wrapper's constructor that broadcasts the model fails on memory that the model takes, not on communication."""
+    frames = "".join(
+        f'  File "/opt/py/site-packages/torch/{path}", line 9, in {function}\n    {code}\n'
+        for path, function, code in (
+            ("nn/parallel/distributed.py", "__init__", "_sync_module_states("),
+            ("distributed/utils.py", "_sync_params_and_buffers", "dist._broadcast_coalesced("),
+        )
+    )
+    found = diagnose(text="Traceback (most recent call last):\n" + frames + oom(tried="250.00 MiB", free="100.00 MiB", allocated="22.90 GiB", reserved="23.00 GiB"))
+    assert found.failure.phase == "load" and verdicts(found)["model-states-too-large"] == "likely"
+
+
+@pytest.mark.parametrize("function", ["build_targets", "get_assignments", "simota_matching"])
+def test_assigning_boxes_to_targets_has_the_shape_of_the_data(function):
+    """Detectors match boxes with predictions pair by pair, so that memory follows the number of boxes."""
+    frames = f'Traceback (most recent call last):\n  File "yolo/utils/loss.py", line 73, in {function}\n    pairs = a[:, None] - b[None]\n'
+    found = diagnose(text=frames + oom(tried="3.00 GiB"))
+    assert found.failure.phase == "loss" and verdicts(found)["variable-shape-peak"] == "likely"
+
+
+def test_nccl_refusing_its_configuration_is_no_memory_failure():
+    """Invalid usage and invalid arguments are told in NCCL's own last words."""
+    text = (
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: This usually reflects invalid "
+        "usage of NCCL library.\nLast error:\nNo socket interface found\n"
+    )
+    found = diagnose(text=text)
+    assert verdicts(found) == {"not-memory": "confirmed"} and "No socket interface found" in found.summary
+
+
+def test_a_bus_error_inside_nccl_speaks_for_shared_memory():
+    """A page of a mapped file that cannot be had, while NCCL joins ranks by files in /dev/shm; elsewhere it stays open."""
+    crash = "[n1:41{0} :0:97] Caught signal 7 (Bus error: nonexistent physical address)\n 0 0x00 killpg()  ???:0\n 1 0x08 {1}()  ???:0\n"
+    inside = diagnose(text=crash.format(1, "ncclGroupEnd") + crash.format(2, "ncclGroupEnd"))
+    outside = diagnose(text=crash.format(1, "mdb_get"))
+    assert verdicts(inside)["shared-memory"] == "likely" and inside.failure.phase == "comm" and inside.initiating_rank is None
+    assert verdicts(outside)["shared-memory"] == "possible"

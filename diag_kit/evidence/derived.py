@@ -61,7 +61,9 @@ def figures_of(run: Run) -> Figures:
     for event in events:  # the first event of a kind stands for "events has it"
         figures.sources.setdefault(f"events:{event.kind}", event.source)
     if found.disagreement:
-        figures.sources["events:nccl.mismatch"] = found.disagreement[1].source
+        figures.put(found.disagreement[1].source, parted=" and ".join(map(_waited_in, found.disagreement)))
+        one, other = found.disagreement
+        figures.put(other.source, parted_in_one=one.figures["sequence"] == other.figures["sequence"])
     for name, setting in run.settings.items():
         figures.put(setting.source, **{f"setting.{name}": setting.value})
     if found.event:
@@ -86,6 +88,11 @@ def figures_of(run: Run) -> Figures:
             snapshot_free_bytes=snapshot.reserved_bytes - snapshot.allocated_bytes,
         )
     return figures
+
+
+def _waited_in(wait: Event) -> str:
+    count = wait.figures["elements"]
+    return f"rank {wait.rank} in {wait.figures['collective']} of {count:,} element{'s' * (count != 1)}"
 
 
 def _processes(crew: Crew, events: Sequence[Event]) -> int:

@@ -22,6 +22,8 @@ _BLOCK_LINES = 150
 _ALIKE_SECONDS = 5
 """Ranks that fail alike do so within the same moment, as their stamps show it."""
 _MOST_BY_DEVICE = 1024
+_PAIRED = frozenset(("SEND", "RECV", "COALESCED", None))
+"""Operations of two ranks, which differ from those that others wait in as a rule."""
 _AFTER_SECONDS = (1, 1800)
 """How long after the reports of waiting an error is their consequence; beyond, the clocks may not be the same."""
 
@@ -256,7 +258,8 @@ def _whole(group: str | None) -> bool:
 
 def disagreement(events: Sequence[Event], crew: Crew) -> tuple[Event, ...]:
     """Two ranks that took different ways: of one group, they waited in the same numbered collective with different
-    operations or sizes; or every rank of the job waited, so that none was gone, and not in the same collective.
+    operations or sizes; or every rank of the job waited, so that none was gone, and not in the same collective, where
+    it takes all of them: in the group of all ranks, or in any group of a job of two.
     """
     waits = [one for one in events if one.kind == "nccl.timeout" and one.rank is not None and "sequence" in one.figures]
     group_of = {(one.rank, one.figures["sequence"]): one.figures["group"] for one in waits if one.figures.get("group")}
@@ -270,12 +273,13 @@ def disagreement(events: Sequence[Event], crew: Crew) -> tuple[Event, ...]:
         other = seen.setdefault(number, event)
         if other.rank != event.rank and _what(other) != what:
             return other, event
-    own: dict[int, Event] = {}
-    for event in waits:
-        own.setdefault(event.rank or 0, event)
-    every = 1 < len(own) == (crew.world or len(crew.siblings)) == 1 + max(own)
-    apart = [one for one in own.values() if _what(one) and _what(own[0]) and _what(one) != _what(own[0])] if every else []
-    return (own[0], apart[0]) if apart else ()
+    own = {event.rank: event for event in reversed(waits)}
+    if not 1 < len(own) == (crew.world or len(crew.siblings)) or any(rank not in own for rank in range(len(own))):
+        return ()
+    sure = len(own) == 2 or all((group := group_of.get((r, e.figures["sequence"]))) and _whole(group) for r, e in own.items())
+    apart = [one for one in own.values() if _what(one) and _what(own[0]) and _what(one) != _what(own[0])]
+    paired = any(one.figures.get("collective") in _PAIRED for one in own.values())
+    return (own[0], apart[0]) if sure and apart and not paired else ()
 
 
 def _what(event: Event) -> tuple[object, object] | None:

@@ -37,7 +37,7 @@ KNOWN_FIGURES = frozenset((
     "exhaustion_step", "exhaustion_agrees", "length_exponent", "failing_length", "failing_length_ratio",
     # the rest
     "free_margin_bytes", "largest_free_bytes", "xla_temporary_bytes", "xla_argument_bytes", "sizes_consistent", "others_are_strangers",
-    "events", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
+    "events", "parted", "parted_in_one", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
     "memory_limit_bytes", "memory_used_bytes", "host_total_bytes", "killed_rss_bytes", "shm_total_bytes",
     "allocator_limit_share",
     "size_matches", "size_shape", "size_candidates", "size_implied",

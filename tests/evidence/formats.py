@@ -136,8 +136,41 @@ MESSAGES: list[tuple[str, str, list[str], dict]] = [
         "RuntimeError: RESOURCE_EXHAUSTED: Error loading program: Attempting to reserve 12.04G at the bottom of memory. That was not possible. There are "
         "11.04G free, 0B reserved, and 11.04G reservable.",
         ["jax.oom"],
-        {"tried_to_allocate_bytes": "12.04 GiB", "free_bytes": "11.04 GiB"},
+        {"tried_to_allocate_bytes": "12.04 GiB", "free_bytes": "11.04 GiB", "largest_free_block_bytes": "11.04 GiB"},
     ),
+    (
+        "tensorflow_oom",
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[40,16,50000]\n"
+        "\t [[Node: decoder/stack/TensorArrayGatherV3 = TensorArrayGatherV3[dtype=DT_HALF, element_shape=[?,50000]](a, b)]]",
+        ["tf.oom"],
+        {"tensor_shape": [40, 16, 50000], "tensor_dtype": "float16", "tensor_size_bytes": 64000000},
+    ),
+    ("host_kill", "ERROR: Unexpected BUS error encountered in DataLoader worker. This might be caused by insufficient shared memory (shm)", ["dataloader.bus-error"], {}),
+    (
+        "host_kill",
+        "[node7:411 :0:977] Caught signal 7 (Bus error: nonexistent physical address)\n==== backtrace (tid:    977) ====\n"
+        " 0 0x0000000000043090 killpg()  ???:0\n 1 0x000000000008170d ncclCommInitRank()  ???:0",
+        ["nccl.bus-error"],
+        {"pid": 411, "host": "node7", "exitcode": -7},
+    ),
+    (  # a crash elsewhere, with NCCL's chatter of another process in between
+        "host_kill",
+        "[node7:411 :0:977] Caught signal 7 (Bus error: nonexistent physical address)\nnode7:412:980 [1] NCCL INFO Connected all trees\n"
+        " 0 0x0000000000043090 killpg()  ???:0\n 1 0x000000000008170d sqlite3_step()  ???:0",
+        ["exit.sigbus"],
+        {"pid": 411},
+    ),
+    (
+        "collectives",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:219, invalid argument (run with NCCL_DEBUG=WARN for details)\n"
+        "ncclInvalidArgument: Invalid value for an argument.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000",
+        ["nccl.misuse"],
+        {"message": "ncclInvalidArgument: Invalid value for an argument. Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"},
+    ),
+    ("collectives", "[E ProcessGroupNCCL.cpp:456] [Rank 6] Watchdog caught collective op", ["nccl.timeout"], {"group_rank": 6}),  # cut
+    ("settings_lines", "INFO:tensorflow:Creating vocabulary lookup table of size 50000", ["Setting"], {"name": "vocab", "value": 50000}),
+    ("settings_lines", "| [de] dictionary: 32768 types", ["Setting"], {"name": "vocab", "value": 32768}),
+    ("settings_lines", "vocab size: 32,000 (sentencepiece)", ["Setting"], {"name": "vocab", "value": 32000}),
     (
         "jax_oom",
         "XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.43G of 15.48G hbm. Exceeded hbm "

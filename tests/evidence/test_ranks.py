@@ -174,6 +174,47 @@ def test_another_operation_at_the_same_number_parts_only_ranks_of_one_group(line
 
 
 @pytest.mark.parametrize(
+    ("job", "waited", "parted"),
+    [
+        (2, [(0, 8, "ALLGATHER"), (1, 4096, "ALLGATHER")], True),
+        (2, [(0, 8, "ALLREDUCE"), (1, 8, "ALLREDUCE")], False),  # the same work: one of them was late, or the network
+        (2, [(0, 8, "SEND"), (1, 4096, "ALLREDUCE")], False),  # two ranks of a pipeline wait in different operations
+        (3, [(0, 8, "ALLGATHER"), (1, 4096, "ALLGATHER")], False),  # rank 2 may be gone
+        (4, [(r, 8 * (r + 1), "ALLGATHER") for r in range(4)], False),  # of four, two groups may have been meant
+    ],
+)
+def test_ranks_that_all_waited_in_different_collectives_have_parted(job, waited, parted):
+    """Nobody was gone, so that nobody died; where some rank shows nothing, it may have."""
+    lines = [watchdog(r, size=size, number=77 + 100 * r).replace("ALLREDUCE", what) for r, size, what in waited]
+    found = diagnose(text="\n".join([f"torchrun --standalone --nproc_per_node {job} train.py", *lines]))
+    assert (found.family == "not-memory") is parted
+    assert [one.verdict for one in found.findings if one.cause == "not-memory"] == ["likely"] * parted
+    assert ("rank 0 in ALLGATHER of 8 elements" in found.summary) is parted
+
+
+BARE = OOM.replace("GPU 0", "GPU {}")
+
+
+@pytest.mark.parametrize(
+    ("job", "device", "waited", "rank"),
+    [
+        (4, 1, (3,), 1),  # four on a node: 1; two on a node: 1 or 3
+        (4, 1, (0,), None),
+        (8, 3, (7, 0), 3),
+        (8, 3, (0, 1), None),  # 3 or 7
+        (4, 0, (1, 2, 3), 0),
+        (4, 0, (1, 2), None),
+        (4, 1, (), None),  # nothing says that the others were there
+    ],
+)
+def test_a_device_and_the_ranks_that_waited_leave_one_rank(job, device, waited, rank):
+    """A device counts on nodes of equal size; only where all others are out is a rank named."""
+    members = [f"Initializing distributed: GLOBAL_RANK: {r}, MEMBER: {r + 1}/{job}" for r in range(job)]
+    found = origin(*members, BARE.format(device), *(watchdog(r) for r in waited))
+    assert found.rank == rank and found.family == "gpu-oom"
+
+
+@pytest.mark.parametrize(
     "world",
     [
         "torchrun --standalone --nproc_per_node 4 train.py",

@@ -96,6 +96,12 @@ def test_srun_labels_are_ranks_only_if_every_line_has_one():
     assert {line.rank for line in lines_of(b"3: epoch\nplain\nplain\nplain\n")} == {None}
 
 
+@pytest.mark.parametrize("head", ["17:00.{} VGA compatible controller", "12:30:0{} step 4 of 9"])
+def test_clocks_and_addresses_of_devices_are_no_srun_labels(head):
+    """A number and a colon that more digits follow name no task."""
+    assert {line.rank for line in lines_of("".join(head.format(i) + "\n" for i in range(6)).encode())} == {None}
+
+
 def test_srun_labels_are_nodes_where_each_task_starts_ranks():
     """With torchrun inside each task the label counts nodes: ranks come from the prefixes within."""
     lines = lines_of(b" 0: [default1]:[rank1]: a\n 0: x\n11: [default0]:[rank88]: b\n11: RuntimeError: c\n")
