@@ -31,7 +31,7 @@ def _general(figures: Figures) -> Iterable[Missing]:
         yield Missing(
             "full-traceback",
             "The line of the code from which each of these ranks called its collective.",
-            "py-spy dump --pid PID (of each rank, while it hangs), or the dump of TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+            "py-spy dump --pid PID    # of each rank, while it hangs",
         )
         return
     if origin.event is None and origin.victims:

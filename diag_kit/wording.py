@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,10 @@ def failure_of(figures: Figures, run: Run) -> Failure | None:
 def collateral_of(figures: Figures) -> tuple[tuple[Collateral, ...], int]:
     """Ranks that only report the failure of another, each kind of report once, by rank; and how many ranks in all."""
     origin = figures.origin
-    victims = [e for e in origin.victims if e.rank is None or e.rank != origin.rank]
+    # Of a rank that failed as well a launcher's line says nothing more; a wait that came before may.
+    failed = {e.rank for e in origin.told if e.role == "originator" and e.rank is not None}
+    victims = [e for e in origin.victims if e.rank not in failed or e.kind.startswith("nccl.")]
+    victims = [e for e in victims if e.rank is None or e.rank != origin.rank]
     seen: dict[tuple[int | None, str], Event] = {}
     named = any(event.rank is not None for event in victims)
     for event in sorted(victims, key=lambda e: (e.rank is None, e.rank or 0)):
@@ -203,6 +207,14 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
     return f"{who} {happened}{where}{what}{step}{sizes}.{cause}{outlived}"
 
 
+_HEAD = re.compile(
+    r"^(?:.{0,300}?(?:it/s|s/it)[^\]]{0,60}\] ?)?(?:[WEIF]\d{3,4} [\d:.]{8,18} \d{1,18} \S{1,200}\] )?"
+    r"(?:\[[^\]]{1,200}\]:? ?){0,6}(?:(?:Process group|NCCL) watchdog thread terminated with exception: )?"
+    r"(?:[\w.]{1,200}\.(?=[A-Z]\w{1,60}(?:Error|Exception)\b))?"
+)
+"""What stands before the error itself: a bar, stamps and ranks in brackets, a watchdog's introduction, a module."""
+
+
 def hedged(figures: Mapping[str, Any], family: str, findings: Sequence[Finding]) -> bool:
     """Whether the family rests on what something else can explain: a signal, a library's refusal, a bus error."""
     best = next((f for f in findings if f.verdict != "ruled-out"), None)
@@ -212,7 +224,7 @@ def hedged(figures: Mapping[str, Any], family: str, findings: Sequence[Finding])
 
 def _error(failure: Failure) -> str:
     """The error's own words, short enough for a headline."""
-    said = " ".join(failure.message.split())
+    said = " ".join(_HEAD.sub("", failure.message).split())
     return _sentence(said if len(said) <= 140 else said[:139] + "…")
 
 

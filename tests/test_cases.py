@@ -16,7 +16,7 @@ from diag_kit.findings import CONTRACT_FACTS
 
 CASES = sorted(path.parent for path in Path(__file__).with_name("cases").glob("*/expected.json"))
 MEMORY = {"gpu-oom", "host-oom", "shared-memory"}
-REACHED = {"family": 0.97, "facts": 0.98, "cause": 0.90, "missing": 0.96, "phase": 0.85}
+REACHED = {"family": 0.99, "facts": 0.99, "cause": 0.94, "missing": 0.99, "phase": 0.91}
 
 
 @cache

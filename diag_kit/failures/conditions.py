@@ -36,8 +36,9 @@ KNOWN_FIGURES = frozenset((
     "growth", "growth_bytes", "growth_points", "growth_rise_bytes", "growth_ranks", "length_correlation",
     "exhaustion_step", "exhaustion_agrees", "length_exponent", "failing_length", "failing_length_ratio",
     # the rest
-    "free_margin_bytes", "largest_free_bytes", "xla_temporary_bytes", "xla_argument_bytes", "sizes_consistent", "others_are_strangers",
-    "events", "parted", "parted_in_one", "ranks_failed_alike", "ranks_seen", "snapshot_largest_free_bytes", "snapshot_free_bytes",
+    "free_margin_bytes", "largest_free_bytes", "xla_temporary_bytes", "xla_argument_bytes", "sizes_consistent",
+    "others_are_strangers", "events", "parted", "parted_in_one", "ranks_failed_alike", "ranks_seen",
+    "snapshot_largest_free_bytes", "snapshot_free_bytes",
     "memory_limit_bytes", "memory_used_bytes", "host_total_bytes", "killed_rss_bytes", "shm_total_bytes",
     "allocator_limit_share",
     "size_matches", "size_shape", "size_candidates", "size_implied",

@@ -6,6 +6,7 @@ exceptions.
 * ``triton...OutOfResources: out of resource: shared memory, Required: N, Hardware limit: M``, ptxas' ``uses too much
   shared data (0x10000 bytes, 0xc000 max)``, ``too many resources requested for launch``: on-chip memory of a kernel,
   as flash attention meets it with large heads on small cards.
+* ``Received Signals.SIGHUP death signal``, ``SignalException: Process 9 got signal: 1``: the launcher's terminal went.
 * a run that stops itself over NaN or infinity (``Loss is nan, stopping training``, ``Minimum loss scale reached``,
   ``Current loss scale already at minimum``); ``Segmentation fault``; any other uncaught exception.
 
@@ -37,6 +38,8 @@ LITERALS = (
     "out of resource",
     "unspecified launch failure",
     "is not a number",
+    "SIGHUP death",
+    "got signal: 1",
     "Error",
     "Exception",
     "Interrupt",
@@ -86,6 +89,11 @@ _KINDS = (
             r"\bloss (?:is|was|became) (?:nan|[+-]?inf\w*)\b.{0,20}stopping|(?:oss scale already at minimum|Minimum loss scale reached)",
             re.I,
         ),
+    ),
+    (
+        "terminal.hangup",
+        "originator",
+        re.compile(r"\b(?:Received (?:Signals\.)?SIGHUP death signal|SignalException: Process \d{1,10} got signal: 1$)"),
     ),
     (
         "crash.segfault",
