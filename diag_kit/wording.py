@@ -196,8 +196,9 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
         else ""
     )
     if values.get("request_impossible"):
-        size = f"{format_bytes(asked)}, read from a collective that had timed out" if values.get("has_sizes") else ""
-        return f"{who} asked for {size or 'an impossible size'}: a corrupted number, not a need for memory.{cause}"
+        read = f"{format_bytes(asked or 0)}, read from a collective that had timed out"
+        size = read if values.get("operation") == "object-collective" else "an impossible size"
+        return f"{who} asked for {size}: a corrupted number, not a need for memory.{cause}"
     outlived = " An out-of-memory before it was survived." if values.get("recovered") else ""
     happened = _FAMILY_WORDS.get(family, "stopped")
     if hedged(figures.values, family, findings):

@@ -276,7 +276,8 @@ def disagreement(events: Sequence[Event], crew: Crew) -> tuple[Event, ...]:
     own = {event.rank: event for event in reversed(waits)}
     if not 1 < len(own) == (crew.world or len(crew.siblings)) or any(rank not in own for rank in range(len(own))):
         return ()
-    sure = len(own) == 2 or all((group := group_of.get((r, e.figures["sequence"]))) and _whole(group) for r, e in own.items())
+    groups = [group_of.get((rank, one.figures["sequence"])) for rank, one in own.items()]
+    sure = len(own) == 2 or all(group is not None and _whole(group) for group in groups)
     apart = [one for one in own.values() if _what(one) and _what(own[0]) and _what(one) != _what(own[0])]
     paired = any(one.figures.get("collective") in _PAIRED for one in own.values())
     return (own[0], apart[0]) if sure and apart and not paired else ()

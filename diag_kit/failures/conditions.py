@@ -25,7 +25,8 @@ KNOWN_FIGURES = frozenset((
     # the message's arithmetic
     "event_kind", "family", "has_sizes", "request_bytes", "total_bytes", "free_bytes", "allocated_bytes",
     "reserved_bytes", "cached_bytes", "unaccounted_bytes", "other_process_bytes", "other_process_count",
-    "others_alike", "foreign_bytes", "foreign_share", "sibling_process_count", "sibling_process_bytes", "siblings_of_other_devices",
+    "others_alike", "foreign_bytes", "foreign_share",
+    "sibling_process_count", "sibling_process_bytes", "siblings_of_other_devices",
     "non_torch_bytes", "private_pools_bytes", "allowed_bytes", "request_share", "free_share",
     "allocated_share", "cached_share", "unaccounted_share", "other_process_share", "request_fits_free",
     "request_fits_free_and_cached", "request_exceeds_capacity", "request_impossible",
