@@ -20,7 +20,7 @@ from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
 from .fixes import Shown, framework, once, ordered
-from .lists import ROLES, files_in_order, files_text, ranges, status_of, timed, timeline_rows, timeline_text
+from .lists import ROLES, files_in_order, files_text, gathered, ranges, status_of, timed, timeline_rows, timeline_text
 from .words import (
     STATES,
     VERDICTS,
@@ -32,6 +32,7 @@ from .words import (
     family_text,
     figure_text,
     fit_of,
+    initiating_text,
     lines_around,
     place,
     value_text,
@@ -41,7 +42,7 @@ LINE_LIMIT = 1200
 CONTEXT_LIMIT = 400
 COMMAND_WIDTH = 42
 MAX_ROWS = 60
-"""Moments and files that the page lists of each; what it leaves out it counts."""
+"""Files that the page lists; what it leaves out it counts."""
 FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Hugging Face Trainer", "deepspeed": "DeepSpeed",
               "megatron": "Megatron-LM", "inference": "inference server"}  # fmt: skip
 
@@ -73,9 +74,7 @@ def build(
         "arithmetic": arithmetic(diagnosis),
         "bar": _bar(diagnosis.figures),
         "growth": clean(diagnosis.growth),
-        "initiating": _initiating(diagnosis),
-        "collateral": [{"rank": value_text(one.rank), "what": clean(one.what, LINE_LIMIT),
-                        "evidence": _evidence(one.source)} for one in diagnosis.collateral],
+        "initiating": initiating_text(diagnosis),
         "timeline": _timeline(diagnosis),
         "findings": [one for one in findings if one["verdict"] != "ruled-out"],
         "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
@@ -110,28 +109,19 @@ def _time(stamp: float | None) -> list[tuple[str, str]]:
     return [] if stamp is None else [("time", datetime.fromtimestamp(stamp, UTC).strftime("%Y-%m-%d %H:%M:%S"))]
 
 
-def _initiating(diagnosis: Diagnosis) -> str:
-    reason = clean(diagnosis.initiating_reason).rstrip(".")
-    if diagnosis.initiating_rank is None:
-        return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
-    return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
-
-
 def _timeline(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """The moments with their places on an axis of time in percent; the rank that failed first is never cut."""
+    """The moments, many alike as one, with their places on an axis of time in percent."""
     rows, first = timeline_rows(diagnosis), diagnosis.initiating_rank
     if not rows:
         return None
     stamps = [time for row in rows for time in (row.began, row.time) if time is not None] if timed(rows) else []
     scale = 100 / (max(stamps) - min(stamps)) if stamps else 0
-    own = [i for i, row in enumerate(rows) if row.role == "originator" and row.rank in (first, None)]
-    shown = sorted([*own[:MAX_ROWS], *(i for i in range(len(rows)) if i not in own)][:MAX_ROWS])
     listed = [{"role": row.role, "word": ROLES[row.role], "who": row.who, "when": row.when, "what": row.what,
                "evidence": _evidence(row.source), "start": None if row.time is None or not stamps else
                f"{scale * ((row.began or row.time) - min(stamps)):.2f}",
                "wait": f"{scale * ((row.time or 0) - (row.began or row.time or 0)):.2f}"}
-              for row in map(rows.__getitem__, shown)]  # fmt: skip
-    return {"text": timeline_text(rows, first), "rows": listed, "drawn": bool(stamps), "more": len(rows) - len(listed)}
+              for row in gathered(rows, first)]  # fmt: skip
+    return {"text": timeline_text(rows, first, diagnosis.timeline_left_out), "rows": listed, "drawn": bool(stamps)}
 
 
 def _files(diagnosis: Diagnosis) -> dict[str, Any]:

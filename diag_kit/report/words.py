@@ -28,6 +28,14 @@ def family_text(diagnosis: Diagnosis) -> str:
     return f"Perhaps {name[0].lower() if name[1].islower() else name[0]}{name[1:]}" if diagnosis.hedged else name
 
 
+def initiating_text(diagnosis: Diagnosis) -> str:
+    """Who failed first and what shows it; empty where one process failed and nobody asks."""
+    reason = clean(diagnosis.initiating_reason).rstrip(".")
+    if diagnosis.initiating_rank is None:
+        return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
+    return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
+
+
 VERDICTS = {
     "confirmed": "the evidence entails it and excludes its rivals",
     "likely": "it explains the evidence best; a named check would confirm it",

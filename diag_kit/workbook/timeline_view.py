@@ -26,6 +26,7 @@ LOOKS = {
 }  # fmt: skip
 """Role -> colour, told from the others by its symbol too, and at 3:1 or more on light and on dark; symbol; size."""
 MAX_LANES, OWN_LANES, LANE_PIXELS = 24, 8, 24
+BY_NODE = ("originator", "victim")
 LINE_LIMIT = 1200
 HOW = "Click a mark, or a place in the table, for its lines; drag across to zoom, double-click to go back."
 
@@ -34,7 +35,7 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
     """Lanes from top to bottom, each with the indices of its rows.
 
     A lane for each rank where they fit. Of more, the rank that failed first and a few with an error of their own keep
-    theirs; the others share one for each role and node, or for each role.
+    theirs; the others share one for each role, and for each node too where its ranks waited or failed.
     """
     alone: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
@@ -45,7 +46,7 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
     own = {first, *(suspects if len(suspects) <= OWN_LANES else ())} - {None}
     lanes = [(f"rank {rank}", [i for i, row in enumerate(rows) if row.rank == rank]) for rank in sorted(own, key=int)]
     rest = [i for i, row in enumerate(rows) if row.rank not in own or row.rank is None]
-    for parts in (lambda row: (row.role, row.host), lambda row: (row.role, "")):
+    for parts in (lambda row: (row.role, row.host * (row.role in BY_NODE)), lambda row: (row.role, "")):
         groups: dict[tuple[str, str], list[int]] = {}
         for i in rest:
             groups.setdefault(parts(rows[i]), []).append(i)
@@ -53,7 +54,8 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
             break
     for (role, host), inside in sorted(groups.items(), key=lambda one: ([*ROLES].index(one[0][0]), one[0][1])):
         ranks = {rows[i].rank for i in inside} - {None}
-        many = f"{len(ranks):,} rank{'s' * (len(ranks) != 1)}" if ranks else f"{len(inside):,} lines"
+        n, noun = (len(ranks), "rank") if ranks else (len(inside), "line")
+        many = f"{n:,} {noun}{'s' * (n != 1)}"
         lanes.append((f"{many}{f' on {host}' if host else ''}: {ROLES[role]}", inside))
     return lanes
 
@@ -92,7 +94,7 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
              "ax": -24 if late else 24, "arrowhead": 0, "arrowcolor": "#888", "standoff": 9,
              "xanchor": "right" if late else "left"}
         )  # fmt: skip
-    text = timeline_text(rows, first)
+    text = timeline_text(rows, first, diagnosis.timeline_left_out)
     title = "What happened, rank by rank" if any(row.rank is not None for row in rows) else "What happened"
     return Figure(title, {"data": data, "layout": layout}, text, measured=True)
 
