@@ -72,7 +72,7 @@ def _top(page: Mapping[str, Any]) -> list[str]:
         lines += [f"**{first['verdict']}**: {escape(first['title'])}. That is to say, {first['meaning']}.", ""]
     if page["meaning"]:
         lines += [f"{'So' if first['verdict'] == 'confirmed' else 'If so'}: {escape(page['meaning'])}", ""]
-    lines += ["## Do this next", "", escape(page["next_action"]) or "Nothing needs to be done.", ""]
+    lines += ["## Do this next", "", *(f"{escape(step)}\n" for step in page["next_action"])]
     if page["restart"]:
         lines += ["Restart line:", "", *fence([page["restart"]])]
     if page["missing"]:

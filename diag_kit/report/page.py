@@ -35,6 +35,7 @@ from .words import (
     initiating_text,
     lines_around,
     place,
+    steps_of,
     value_text,
 )
 
@@ -61,7 +62,7 @@ def build(
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "verdicts": VERDICTS,
         "meaning": _meaning(diagnosis.findings),
-        "next_action": clean(diagnosis.next_action),
+        "next_action": steps_of(clean(diagnosis.next_action) or "Nothing needs to be done."),
         "restart": "\n".join(continued(clean(diagnosis.restart or ""), COMMAND_WIDTH)),
         "missing": [{"what": clean(m.what), "how": clean(m.how)} for m in diagnosis.missing],
         "failed": None if failure is None else {

@@ -36,6 +36,15 @@ def initiating_text(diagnosis: Diagnosis) -> str:
     return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
 
 
+def steps_of(action: str) -> list[str]:
+    """The next action in its steps: what to make sure of, what to do then, how to verify it.
+
+    >>> steps_of("First make sure: A. Then: B. Verify: C.")
+    ['First make sure: A.', 'Then: B.', 'Verify: C.']
+    """
+    return re.split(r" (?=(?:Then|Verify): )", action)
+
+
 VERDICTS = {
     "confirmed": "the evidence entails it and excludes its rivals",
     "likely": "it explains the evidence best; a named check would confirm it",
@@ -213,7 +222,7 @@ def coverage_text(coverage: Mapping[str, Any]) -> str:
     if files is None:
         return "not stated"
     amount = f"all {format_bytes(size)}" if size == read else f"{format_bytes(read)} of {format_bytes(size)}"
-    return f"{files} {'file' if files == 1 else 'files'}, {amount}"
+    return f"{files:,} {'file' if files == 1 else 'files'}, {amount}"
 
 
 def is_command(text: str) -> bool:

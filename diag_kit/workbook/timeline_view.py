@@ -88,12 +88,7 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
                                     "line": {"width": 1, "color": "#fff"}}})  # fmt: skip
     began = next((i for i, row in enumerate(rows) if row.role == "originator" and row.rank == first), None)
     if first is not None and began is not None:
-        late = xs.index(max(xs)) == began or (len(set(xs)) > 1 and xs[began] > sorted(xs)[len(xs) // 2])
-        layout["annotations"].append(
-            {"x": xs[began], "y": lane[began], "text": f"<b>rank {first} failed first</b>", "showarrow": True, "ay": 0,
-             "ax": -24 if late else 24, "arrowhead": 0, "arrowcolor": "#888", "standoff": 9,
-             "xanchor": "right" if late else "left"}
-        )  # fmt: skip
+        layout["yaxis"]["ticktext"][lane[began]] = f"<b>rank {first} failed first</b>"
     text = timeline_text(rows, first, diagnosis.timeline_left_out)
     title = "What happened, rank by rank" if any(row.rank is not None for row in rows) else "What happened"
     return Figure(title, {"data": data, "layout": layout}, text, measured=True)
