@@ -129,7 +129,8 @@ def _what(event: Event) -> str:
         return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
     if event.role == "teardown":
         return "the launcher stopped the processes that were left"
-    return event.message[:160]
+    said = " ".join(event.message.split())
+    return said if len(said) <= 160 else f"{said[:160].rpartition(' ')[0] or said[:160]} …"
 
 
 _HEDGED_WORDS = {

@@ -72,12 +72,16 @@ def _top(page: Mapping[str, Any]) -> list[str]:
         lines += [f"**{first['verdict']}**: {escape(first['title'])}. That is to say, {first['meaning']}.", ""]
     if page["meaning"]:
         lines += [f"{'So' if first['verdict'] == 'confirmed' else 'If so'}: {escape(page['meaning'])}", ""]
-    lines += ["## Do this next", "", *(f"{escape(step)}\n" for step in page["next_action"])]
+    lines += ["## Do this next", "", *map(_step, page["next_action"])]
     if page["restart"]:
         lines += ["Restart line:", "", *fence([page["restart"]])]
     if page["missing"]:
         lines += ["## What would settle it", "", *_asked(page["missing"]), ""]
     return lines
+
+
+def _step(text: str) -> str:
+    return (f"How: {code(text[5:])}" if text.startswith("How: ") else escape(text)) + "\n"
 
 
 def _asked(missing: Iterable[Mapping[str, str]]) -> list[str]:

@@ -15,7 +15,7 @@ from ..beside import Comparison
 from ..checklist import EVIDENCE, Checklist, Item, heading
 from ..evidence.facts import Source
 from ..failures import load_entries
-from ..findings import Diagnosis, Finding, Fix, Statement
+from ..findings import Diagnosis, Finding, Fix, Missing, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
@@ -53,7 +53,7 @@ def build(
 ) -> dict[str, Any]:
     """The page as nested mappings and lists of text. ``what_if`` as described at `diag_kit.report.write`."""
     failure, own = diagnosis.failure, framework(diagnosis)
-    findings = [_finding(one, shown, own) for one, shown in
+    findings = [_finding(one, shown, own, diagnosis.missing) for one, shown in
                 zip(diagnosis.findings, once(diagnosis.findings), strict=True)]  # fmt: skip
     return {
         "family": diagnosis.family,
@@ -163,12 +163,14 @@ def _statements(said: Iterable[Statement]) -> list[dict[str, Any]]:
     return shown
 
 
-def _finding(finding: Finding, shown: Shown, own: str) -> dict[str, Any]:
+def _finding(finding: Finding, shown: Shown, own: str, above: Iterable[Missing]) -> dict[str, Any]:
+    """A finding; what it misses that stands at the top of the page (``above``) is not asked for again."""
     return {
         "cause": finding.cause, "title": clean(heading(finding)), "verdict": finding.verdict,
         "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim),
         "for": _statements(finding.for_), "against": _statements(finding.against),
-        "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing],
+        "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing
+                    if one not in above],
         "fixes": [_fix(fix, own) for fix in shown.fixes],
         "fixes_above": [{"action": clean(action).rstrip("."), "under": clean(under)} for action, under in shown.above],
         "basis": "; ".join(dict.fromkeys(clean(fix.basis) for fix in shown.fixes if fix.basis)),

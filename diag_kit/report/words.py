@@ -37,12 +37,12 @@ def initiating_text(diagnosis: Diagnosis) -> str:
 
 
 def steps_of(action: str) -> list[str]:
-    """The next action in its steps: what to make sure of, what to do then, how to verify it.
+    """The next action in its steps: what to make sure of and how, what to do then, how to verify it.
 
     >>> steps_of("First make sure: A. Then: B. Verify: C.")
     ['First make sure: A.', 'Then: B.', 'Verify: C.']
     """
-    return re.split(r" (?=(?:Then|Verify): )", action)
+    return re.split(r" (?=(?:How|Then|Verify): )", action)
 
 
 VERDICTS = {

@@ -62,15 +62,20 @@ class DiagnosisView(w.VBox):
         super().__init__([self.page, self.timeline, self.findings])
         self.add_class("dk").add_class("dk-stack")
         state.on("evidence", self._show)
+        state.on("reading", self._show_reading)
         self._show()
 
+    def _show_reading(self) -> None:
+        if self.state.diagnosis is None:
+            self._show()
+
     def _show(self) -> None:
-        diagnosis = self.state.diagnosis
+        diagnosis, wait = self.state.diagnosis, "Reading." if self.state.reading else "Open evidence above."
         self.timeline.show(diagnosis)
         self.page.value, self.findings.value = (
             map(partial(part_of, diagnosis), ("failure", "findings"))
             if diagnosis
-            else ("<p class='dk-status'>Open evidence above.</p>", "")
+            else (f"<p class='dk-status'>{wait}</p>", "")
         )
 
 

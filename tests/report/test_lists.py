@@ -130,6 +130,14 @@ def test_moments_beyond_those_kept_are_counted(diagnosis: Diagnosis) -> None:
     assert "for 600 s; 5,000 more lines say so." in timeline_text(rows, 3, {"victim": 5000})
 
 
+def test_what_would_settle_it_is_asked_for_once(tmp_path, diagnosis: Diagnosis) -> None:
+    """What stands at the top of the page is not asked for again under each finding."""
+    asked = diagnosis.missing[0]
+    assert asked in diagnosis.findings[0].missing
+    for name in ("r.html", "r.md"):
+        assert report.write(tmp_path / name, diagnosis).read_text(encoding="utf-8").count(asked.what.rstrip(".")) == 1
+
+
 def test_the_report_escapes_and_redacts_the_lists(tmp_path, diagnosis: Diagnosis) -> None:
     """A hostile line and file name are text; a host that only the timeline names becomes an alias."""
     bad = Moment("victim", HOSTILE, Source(HOSTILE, 1, HOSTILE), 0, "titan", T0)
