@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -70,7 +71,7 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
         return None
     lanes = lanes_of(rows, first)
     lane = {i: n for n, (_, inside) in enumerate(lanes) for i in inside}
-    places, gutter = _places(rows)
+    places, gutter = _places(rows, lane)
     xs, layout = [at for _, at in places], _layout(rows, lanes, gutter)
     data: list[Spec] = []
     for role, (colour, symbol, size) in reversed(LOOKS.items()):  # an error of its own is drawn over the others
@@ -94,14 +95,25 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
     return Figure(title, {"data": data, "layout": layout}, text, measured=True)
 
 
-def _places(rows: Sequence[Row]) -> tuple[list[tuple[Any, Any]], str | None]:
-    """(start, mark) of each row on the axis; what has no stamp stands left of it, in the gutter that is returned."""
+def _places(rows: Sequence[Row], lane: Mapping[int, int]) -> tuple[list[tuple[Any, Any]], str | None]:
+    """(start, mark) of each row on the axis; what has no stamp stands left of it, in the gutter that is returned.
+
+    There the first marks of a lane stand side by side, in their order, so that none hides another.
+    """
     if not timed(rows):
         return [(n, n) for n in range(1, len(rows) + 1)], None
     stamps = [t for row in rows for t in (row.began, row.time) if t is not None]
-    gutter = _date(min(stamps) - 0.07 * (max(stamps) - min(stamps)))
-    places = [(gutter, gutter) if r.time is None else (_date(r.began or r.time), _date(r.time)) for r in rows]
-    return places, gutter if any(row.time is None for row in rows) else None
+    left, span = min(stamps), max(stamps) - min(stamps)
+    before: Counter[int] = Counter()
+    places = []
+    for i, row in enumerate(rows):
+        if row.time is None:
+            place = _date(left - span * (0.08 - 0.024 * min(before[lane[i]], 2)))
+            before[lane[i]] += 1
+            places.append((place, place))
+        else:
+            places.append((_date(row.began or row.time), _date(row.time)))
+    return places, _date(left - span * 0.07) if before else None
 
 
 def _date(time: float) -> str:

@@ -117,6 +117,16 @@ def test_a_line_without_a_stamp_stands_beside_the_axis_of_time(failed: Diagnosis
     assert "no stamp" in labels(figure)
 
 
+def test_marks_without_a_stamp_do_not_hide_each_other(failed: Diagnosis) -> None:
+    """What a launcher says of the rank that failed first stands beside its error, not upon it, and after it."""
+    moments = (moment("originator", 3), moment("victim", 0, T0 + 5), moment("victim", 1, T0 + 9), moment("confirmation", 3))
+    figure = timeline_figure(replace(failed, timeline=moments))
+    error, report = (next(t for t in figure.spec["data"] if t.get("name") == ROLES[role]) for role in ("originator", "confirmation"))
+    waits = [x for t in figure.spec["data"] if t.get("name") == ROLES["victim"] for x in t["x"]]
+    assert error["y"] == report["y"]
+    assert error["x"][0] < report["x"][0] < min(waits)
+
+
 def test_one_process_has_one_lane(failed: Diagnosis) -> None:
     """A run without ranks shows what it recovered from before it failed; its title speaks of no ranks."""
     told = replace(failed, initiating_rank=None, timeline=(moment("recovered", None, T0), moment("originator", None, T0 + 60)))
