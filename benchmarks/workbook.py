@@ -98,7 +98,7 @@ def first_plot() -> float:
                 page.evaluate(READY)
                 start = time.perf_counter()
                 page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
-                page.wait_for_selector(".dk-plot .main-svg", timeout=120_000)
+                page.wait_for_selector(".dk-what-if .dk-plot .main-svg", timeout=120_000)
                 return time.perf_counter() - start
         finally:
             launch._stop(server)

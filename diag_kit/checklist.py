@@ -95,7 +95,7 @@ def heading(finding: Finding) -> str:
     'Graph retention (Accumulation spike)'
     """
     words = finding.cause.replace("-", " ").capitalize()
-    return finding.title if finding.cause == "undetermined" else f"{words} ({finding.title})"
+    return finding.title if finding.cause == "undetermined" or words == finding.title else f"{words} ({finding.title})"
 
 
 class Checklist:

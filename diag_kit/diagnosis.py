@@ -96,9 +96,6 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
     again = restart.line(run, known) if family == "gpu-oom" else None
     collateral, waited = collateral_of(figures)
     timeline, left_out = timeline_of(origin)
-    coverage = run.coverage()
-    if left_out:
-        coverage["notes"] = [*coverage["notes"], f"timeline: {left_out}"]
     return Diagnosis(
         family=family,
         summary=summary_of(figures, family, failure, findings),
@@ -110,7 +107,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
         findings=findings,
         missing=missing,
         next_action=next_action_of(figures.values, family, failure, findings, missing),
-        coverage=coverage,
+        coverage=run.coverage(),
         settings=settings,
         points=tuple(run.points),
         restart=again,
@@ -119,6 +116,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
         figures=dict(figures.values),
         hedged=hedged(figures.values, family, findings),
         timeline=timeline,
+        timeline_left_out=left_out,
         files=run.files,
         comparison=compared,
     )

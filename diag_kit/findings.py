@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from .beside import Comparison
 from .evidence.facts import FileCoverage, MemoryPoint, Source
 
 SCHEMA = "diag_kit.diagnosis/1"
+LISTED = {"originator": 80, "victim": 60, "teardown": 20, "confirmation": 25, "recovered": 10, "advisory": 5}
+"""Roles of moments in the order of the timeline, and how many of each the JSON lists: 200 in all."""
 VERDICTS = ("confirmed", "likely", "possible", "ruled-out")
 
 CONTRACT_FACTS = (
@@ -239,7 +242,8 @@ class Diagnosis:
             all those ranks.
         content_key: hash of the evidence's content, the key under which checklist state is kept.
         figures: the derived figures that conditions of entries read.
-        timeline: what ranks did and reported around the failure, in order; long lists are cut, the originator never.
+        timeline: what ranks did and reported around the failure, in order; `LISTED` of them stand in the JSON.
+        timeline_left_out: role -> moments beyond those that ``timeline`` keeps; the originator is never among them.
         files: what was read of each file, and what was not.
         comparison: with a run that ended well, where one was given.
         hedged: the family rests on a sign that something else can explain, such as an exit code alone.
@@ -264,13 +268,17 @@ class Diagnosis:
     hedged: bool = False
     collateral_count: int = 0
     timeline: tuple[Moment, ...] = ()
+    timeline_left_out: Mapping[str, int] = field(default_factory=dict)
     files: tuple[FileCoverage, ...] = ()
     comparison: Comparison | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``. ``comparison`` holds the fields of `Comparison`, null without a
-        good run.
+        good run; ``timeline_left_out`` counts by role what a long ``timeline`` does not list.
         """
+        listed = [m for role, most in LISTED.items() for m in [m for m in self.timeline if m.role == role][:most]]
+        left_out = Counter(m.role for m in self.timeline) + Counter(self.timeline_left_out)
+        left_out -= Counter(m.role for m in listed)
         return {
             "schema": SCHEMA,
             "family": self.family,
@@ -289,6 +297,7 @@ class Diagnosis:
                 name: {"value": value, "source": source.to_json()} for name, (value, source) in self.settings.items()
             },
             "coverage": dict(self.coverage),
-            "timeline": [moment.to_json() for moment in self.timeline],
+            "timeline": [moment.to_json() for moment in listed],
+            "timeline_left_out": dict(left_out),
             "comparison": self.comparison.to_json() if self.comparison else None,
         }

@@ -12,7 +12,7 @@ from .evidence.first import began, one_clock
 from .evidence.origin import Origin
 from .evidence.run import Run
 from .evidence.text import YEARLESS_END
-from .findings import Collateral, Failure, Finding, Missing, Moment
+from .findings import LISTED, Collateral, Failure, Finding, Missing, Moment
 from .units import format_bytes
 
 
@@ -85,34 +85,32 @@ def collateral_of(figures: Figures) -> tuple[tuple[Collateral, ...], int]:
 
 
 _MOST_COLLATERAL = 200
-_SHOWN = {"originator": 80, "victim": 60, "teardown": 20, "confirmation": 25, "recovered": 10, "advisory": 5}
-"""Moments shown of each role, in the order of the timeline; 200 in all."""
+_MOST_MOMENTS = 2048
+"""Moments kept of each role: a page draws one for each of a thousand ranks, and says how many more there are."""
 
 
-def timeline_of(origin: Origin) -> tuple[tuple[Moment, ...], str]:
-    """What ranks did and reported, who began it first, and in words what was left out.
+def timeline_of(origin: Origin) -> tuple[tuple[Moment, ...], dict[str, int]]:
+    """What ranks did and reported, who began it first, and by role how many moments were left out.
 
     Within a role by when it began, where one clock stamps all of it, else as the files show it. Equal lines of one rank
     are one moment. What is cut is cut from the end of its role: the originator never.
     """
-    groups: dict[str, dict[tuple[object, ...], list[Event]]] = {role: {} for role in _SHOWN}
+    groups: dict[str, dict[tuple[object, ...], list[Event]]] = {role: {} for role in LISTED}
     for event in origin.told:
         # Another process that a launcher stops is no other moment; another process that fails by itself is.
         who = (event.rank, event.host, event.kind, None if event.role == "teardown" else event.pid)
         groups[event.role].setdefault(who, []).append(event)
     moments: list[Moment] = []
-    cut: list[str] = []
-    for role, most in _SHOWN.items():
+    for role in LISTED:
         firsts = [(same[0], len(same)) for same in groups[role].values()]
         if one_clock(event for event, _ in firsts):
             firsts.sort(key=lambda one: began(one[0]) or one[0].time or 0.0)
         if role == "originator" and origin.event:
             begun = origin.event.source
             firsts.sort(key=lambda one: one[0].source != begun)
-        moments += [_moment(role, event, count) for event, count in firsts[:most]]
-        if len(firsts) > most:
-            cut.append(f"{len(firsts) - most:,} of role {role}")
-    return tuple(moments), f"left out: {', '.join(cut)}" if cut else ""
+        moments += [_moment(role, event, count) for event, count in firsts[:_MOST_MOMENTS]]
+    beyond = {role: len(alike) - _MOST_MOMENTS for role, alike in groups.items() if len(alike) > _MOST_MOMENTS}
+    return tuple(moments), beyond
 
 
 def _moment(role: str, event: Event, count: int) -> Moment:
@@ -135,7 +133,8 @@ def _what(event: Event) -> str:
         return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
     if event.role == "teardown":
         return "the launcher stopped the processes that were left"
-    return event.message[:160]
+    said = " ".join(event.message.split())
+    return said if len(said) <= 160 else f"{said[:160].rpartition(' ')[0] or said[:160]} …"
 
 
 _HEDGED_WORDS = {

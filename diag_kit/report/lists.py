@@ -6,7 +6,7 @@ Every text is cleaned of what a screen would obey; whoever renders it still esca
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -18,13 +18,15 @@ ROLES = {
     "originator": "error of its own",
     "victim": "waited for another rank",
     "teardown": "stopped from outside",
-    "confirmation": "later report",
+    "confirmation": "reported later",
     "recovered": "recovered",
     "advisory": "warning",
 }
 """Roles of a moment -> what a person reads, in a legend's order; an error of its own alone makes no rank the first."""
 UNREAD, PART, WHOLE = "not read", "in part", "whole"
 NAME_LIMIT, WHAT_LIMIT = 60, 300
+OWN_ROWS, FEW_ROWS = 8, 3
+"""Ranks with an error of their own, and lines of another role, that stand one by one on paper."""
 
 
 class Row(NamedTuple):
@@ -41,18 +43,9 @@ class Row(NamedTuple):
     source: Source
 
 
-def moments_of(diagnosis: Diagnosis) -> tuple[Moment, ...]:
-    """The diagnosis' timeline; where it has none, its failure and the ranks that only reported it."""
-    failure = diagnosis.failure
-    if diagnosis.timeline or failure is None:
-        return diagnosis.timeline
-    first = Moment("originator", failure.message, failure.source, failure.rank, failure.host, failure.time)
-    return (first, *(Moment("confirmation", one.what, one.source, one.rank) for one in diagnosis.collateral))
-
-
 def timeline_rows(diagnosis: Diagnosis) -> list[Row]:
     """The moments in order; empty where there are less than two: one is no timeline."""
-    moments = moments_of(diagnosis)
+    moments = diagnosis.timeline
     days = {clock(m.time)[:10] for m in moments if m.time is not None}
     return [_row(m, date=len(days) > 1) for m in moments] if len(moments) > 1 else []
 
@@ -81,13 +74,47 @@ def clock(time: float | None) -> str:
         return ""
 
 
+def gathered(rows: Sequence[Row], first: int | None) -> list[Row]:
+    """The rows for a page of paper: what many ranks did alike is one row, with its ranks and the earliest one's line.
+
+    The rank that failed first stands alone, and so does whoever has an error of its own, where those are few.
+    """
+    count = Counter(row.role for row in rows)
+
+    def alone(row: Row) -> bool:
+        few = OWN_ROWS if row.role == "originator" else FEW_ROWS
+        return count[row.role] <= few or (row.role == "originator" and row.rank is not None and row.rank == first)
+
+    alike: dict[object, list[Row]] = {}
+    for i, row in enumerate(rows):
+        alike.setdefault(i if alone(row) else row.role, []).append(row)
+    return [same[0] if len(same) == 1 else _together(same) for same in alike.values()]
+
+
+def _together(rows: Sequence[Row]) -> Row:
+    ranks = {row.rank for row in rows if row.rank is not None}
+    many = f"{len(ranks):,} ranks ({ranges(ranks)})" if len(ranks) > 1 else f"{rows[0].who}, {len(rows):,} lines"
+    stamped = sorted((row.time, row.when) for row in rows if row.time is not None)
+    when = " – ".join(dict.fromkeys(at for _, at in (stamped[:1] + stamped[-1:])))
+    starts = [row.began or row.time for row in rows if row.time is not None]
+    what = f"{rows[0].what}; {len(rows) - 1:,} more of this kind"
+    return rows[0]._replace(rank=None, host="", who=many, when=when, time=stamped[-1][0] if stamped else None,
+                            began=min(filter(None, starts), default=None), what=what)  # fmt: skip
+
+
 def timed(rows: Iterable[Row]) -> bool:
     """Whether rows can stand on an axis of time: at least two different stamps."""
     return len({time for row in rows for time in (row.time, row.began)} - {None}) > 1
 
 
-def timeline_text(rows: Sequence[Row], first: int | None) -> str:
-    """The timeline in words. ``first``: the rank that the evidence shows to have failed first, or None."""
+def timeline_text(rows: Sequence[Row], first: int | None, left_out: Mapping[str, int]) -> str:
+    """The timeline in words.
+
+    Args:
+        rows: from `timeline_rows`.
+        first: the rank that the evidence shows to have failed first, or None.
+        left_out: role -> moments that ``rows`` lack.
+    """
     said = [] if first is None else [f"Rank {first} failed first."]
     for role, word in ROLES.items():
         ours = [row for row in rows if row.role == role]
@@ -97,7 +124,8 @@ def timeline_text(rows: Sequence[Row], first: int | None) -> str:
         waits = [row.time - row.began for row in ours if row.time is not None and row.began is not None]
         many = f"{len(ranks):,} ranks ({ranges(ranks)}): " if len(ranks) > 1 else f"Rank {next(iter(ranks), '')}: "
         text = f"{many}{word}" if ranks else f"{word.capitalize()}{f', in {len(ours):,} lines' * (len(ours) > 1)}"
-        said.append(text + (f", the longest for {max(waits):,.0f} s." if waits else "."))
+        text += f", the longest for {max(waits):,.0f} s" if waits else ""
+        said.append(text + (f"; {left_out[role]:,} more lines say so." if left_out.get(role) else "."))
     unstamped = sum(row.time is None for row in rows)
     if not timed(rows):
         said.append("No time stamps tell them apart: they stand in the order of their lines, which between files is "

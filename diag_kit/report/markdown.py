@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .lists import WHOLE
+
 _MARKUP = re.compile(r"[\\`*\[\]<>|~$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=!)(?=\[)")
 _START = re.compile(r"^(\d+)(?=[.)](?:\s|$))|^(?=[#+=-])")
 
@@ -70,12 +72,16 @@ def _top(page: Mapping[str, Any]) -> list[str]:
         lines += [f"**{first['verdict']}**: {escape(first['title'])}. That is to say, {first['meaning']}.", ""]
     if page["meaning"]:
         lines += [f"{'So' if first['verdict'] == 'confirmed' else 'If so'}: {escape(page['meaning'])}", ""]
-    lines += ["## Do this next", "", escape(page["next_action"]) or "Nothing needs to be done.", ""]
+    lines += ["## Do this next", "", *map(_step, page["next_action"])]
     if page["restart"]:
         lines += ["Restart line:", "", *fence([page["restart"]])]
     if page["missing"]:
         lines += ["## What would settle it", "", *_asked(page["missing"]), ""]
     return lines
+
+
+def _step(text: str) -> str:
+    return (f"How: {code(text[5:])}" if text.startswith("How: ") else escape(text)) + "\n"
 
 
 def _asked(missing: Iterable[Mapping[str, str]]) -> list[str]:
@@ -96,12 +102,11 @@ def _failed(page: Mapping[str, Any]) -> list[str]:
         lines += table(["device memory", "size"], [(part["label"], part["size"]) for part in page["bar"]["parts"]])
     if page["growth"]:
         lines += [f"Growth: {escape(page['growth'])}", ""]
-    if page["collateral"]:
-        rows = [
-            (escape(one["rank"]), escape(one["what"]), _cell_code(one["evidence"]["where"]))
-            for one in page["collateral"]
-        ]
-        lines += ["### Ranks that only report it", "", *table(["rank", "what it says", "where"], rows)]
+    if page["timeline"]:
+        listed = [(escape(one["when"]), escape(one["who"]), one["word"], escape(one["what"]),
+                   _cell_code(one["evidence"]["where"])) for one in page["timeline"]["rows"]]  # fmt: skip
+        lines += ["### What happened, rank by rank", "", escape(page["timeline"]["text"]), "",
+                  *table(["when", "who", "what kind", "what", "where"], listed)]  # fmt: skip
     return lines
 
 
@@ -213,6 +218,10 @@ def _mark(mark: Mapping[str, Any]) -> str:
 
 def _read(page: Mapping[str, Any]) -> list[str]:
     lines = ["## Evidence read", "", f"{page['coverage']}.", "", *(f"- {escape(note)}" for note in page["notes"]), ""]
+    partly = [one for one in page["files"]["rows"] if one["status"] != WHOLE]
+    if partly:
+        rows = [(_cell_code(one["path"]), f"{one['read']} of {one['size']}", escape(one["note"])) for one in partly]
+        lines += [f"{page['files']['text']}.", "", *table(["not read whole", "read", "why not"], rows)]
     if page["settings"]:
         rows = [(escape(one["name"]), escape(one["value"]), _cell_code(one["where"])) for one in page["settings"]]
         lines += ["### Settings that the evidence states", "", *table(["setting", "value", "where"], rows)]

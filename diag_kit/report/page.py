@@ -15,12 +15,12 @@ from ..beside import Comparison
 from ..checklist import EVIDENCE, Checklist, Item, heading
 from ..evidence.facts import Source
 from ..failures import load_entries
-from ..findings import Diagnosis, Finding, Fix, Statement
+from ..findings import Diagnosis, Finding, Fix, Missing, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
 from .fixes import Shown, framework, once, ordered
-from .lists import ROLES, files_in_order, files_text, ranges, status_of, timed, timeline_rows, timeline_text
+from .lists import ROLES, files_in_order, files_text, gathered, ranges, status_of, timed, timeline_rows, timeline_text
 from .words import (
     STATES,
     VERDICTS,
@@ -32,8 +32,10 @@ from .words import (
     family_text,
     figure_text,
     fit_of,
+    initiating_text,
     lines_around,
     place,
+    steps_of,
     value_text,
 )
 
@@ -41,7 +43,7 @@ LINE_LIMIT = 1200
 CONTEXT_LIMIT = 400
 COMMAND_WIDTH = 42
 MAX_ROWS = 60
-"""Moments and files that the page lists of each; what it leaves out it counts."""
+"""Files that the page lists; what it leaves out it counts."""
 FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Hugging Face Trainer", "deepspeed": "DeepSpeed",
               "megatron": "Megatron-LM", "inference": "inference server"}  # fmt: skip
 
@@ -51,7 +53,7 @@ def build(
 ) -> dict[str, Any]:
     """The page as nested mappings and lists of text. ``what_if`` as described at `diag_kit.report.write`."""
     failure, own = diagnosis.failure, framework(diagnosis)
-    findings = [_finding(one, shown, own) for one, shown in
+    findings = [_finding(one, shown, own, diagnosis.missing) for one, shown in
                 zip(diagnosis.findings, once(diagnosis.findings), strict=True)]  # fmt: skip
     return {
         "family": diagnosis.family,
@@ -60,7 +62,7 @@ def build(
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "verdicts": VERDICTS,
         "meaning": _meaning(diagnosis.findings),
-        "next_action": clean(diagnosis.next_action),
+        "next_action": steps_of(clean(diagnosis.next_action) or "Nothing needs to be done."),
         "restart": "\n".join(continued(clean(diagnosis.restart or ""), COMMAND_WIDTH)),
         "missing": [{"what": clean(m.what), "how": clean(m.how)} for m in diagnosis.missing],
         "failed": None if failure is None else {
@@ -73,9 +75,7 @@ def build(
         "arithmetic": arithmetic(diagnosis),
         "bar": _bar(diagnosis.figures),
         "growth": clean(diagnosis.growth),
-        "initiating": _initiating(diagnosis),
-        "collateral": [{"rank": value_text(one.rank), "what": clean(one.what, LINE_LIMIT),
-                        "evidence": _evidence(one.source)} for one in diagnosis.collateral],
+        "initiating": initiating_text(diagnosis),
         "timeline": _timeline(diagnosis),
         "findings": [one for one in findings if one["verdict"] != "ruled-out"],
         "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
@@ -110,28 +110,19 @@ def _time(stamp: float | None) -> list[tuple[str, str]]:
     return [] if stamp is None else [("time", datetime.fromtimestamp(stamp, UTC).strftime("%Y-%m-%d %H:%M:%S"))]
 
 
-def _initiating(diagnosis: Diagnosis) -> str:
-    reason = clean(diagnosis.initiating_reason).rstrip(".")
-    if diagnosis.initiating_rank is None:
-        return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
-    return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
-
-
 def _timeline(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """The moments with their places on an axis of time in percent; the rank that failed first is never cut."""
+    """The moments, many alike as one, with their places on an axis of time in percent."""
     rows, first = timeline_rows(diagnosis), diagnosis.initiating_rank
     if not rows:
         return None
     stamps = [time for row in rows for time in (row.began, row.time) if time is not None] if timed(rows) else []
     scale = 100 / (max(stamps) - min(stamps)) if stamps else 0
-    own = [i for i, row in enumerate(rows) if row.role == "originator" and row.rank in (first, None)]
-    shown = sorted([*own[:MAX_ROWS], *(i for i in range(len(rows)) if i not in own)][:MAX_ROWS])
     listed = [{"role": row.role, "word": ROLES[row.role], "who": row.who, "when": row.when, "what": row.what,
                "evidence": _evidence(row.source), "start": None if row.time is None or not stamps else
                f"{scale * ((row.began or row.time) - min(stamps)):.2f}",
                "wait": f"{scale * ((row.time or 0) - (row.began or row.time or 0)):.2f}"}
-              for row in map(rows.__getitem__, shown)]  # fmt: skip
-    return {"text": timeline_text(rows, first), "rows": listed, "drawn": bool(stamps), "more": len(rows) - len(listed)}
+              for row in gathered(rows, first)]  # fmt: skip
+    return {"text": timeline_text(rows, first, diagnosis.timeline_left_out), "rows": listed, "drawn": bool(stamps)}
 
 
 def _files(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -172,12 +163,14 @@ def _statements(said: Iterable[Statement]) -> list[dict[str, Any]]:
     return shown
 
 
-def _finding(finding: Finding, shown: Shown, own: str) -> dict[str, Any]:
+def _finding(finding: Finding, shown: Shown, own: str, above: Iterable[Missing]) -> dict[str, Any]:
+    """A finding; what it misses that stands at the top of the page (``above``) is not asked for again."""
     return {
         "cause": finding.cause, "title": clean(heading(finding)), "verdict": finding.verdict,
         "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim),
         "for": _statements(finding.for_), "against": _statements(finding.against),
-        "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing],
+        "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing
+                    if one not in above],
         "fixes": [_fix(fix, own) for fix in shown.fixes],
         "fixes_above": [{"action": clean(action).rstrip("."), "under": clean(under)} for action, under in shown.above],
         "basis": "; ".join(dict.fromkeys(clean(fix.basis) for fix in shown.fixes if fix.basis)),

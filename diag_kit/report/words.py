@@ -28,6 +28,23 @@ def family_text(diagnosis: Diagnosis) -> str:
     return f"Perhaps {name[0].lower() if name[1].islower() else name[0]}{name[1:]}" if diagnosis.hedged else name
 
 
+def initiating_text(diagnosis: Diagnosis) -> str:
+    """Who failed first and what shows it; empty where one process failed and nobody asks."""
+    reason = clean(diagnosis.initiating_reason).rstrip(".")
+    if diagnosis.initiating_rank is None:
+        return f"No rank is named first: {reason}." if reason and diagnosis.collateral else ""
+    return f"Rank {diagnosis.initiating_rank} failed first{f': {reason}' if reason else ''}."
+
+
+def steps_of(action: str) -> list[str]:
+    """The next action in its steps: what to make sure of and how, what to do then, how to verify it.
+
+    >>> steps_of("First make sure: A. Then: B. Verify: C.")
+    ['First make sure: A.', 'Then: B.', 'Verify: C.']
+    """
+    return re.split(r" (?=(?:How|Then|Verify): )", action)
+
+
 VERDICTS = {
     "confirmed": "the evidence entails it and excludes its rivals",
     "likely": "it explains the evidence best; a named check would confirm it",
@@ -209,7 +226,7 @@ def coverage_text(coverage: Mapping[str, Any]) -> str:
     if files is None:
         return "not stated"
     amount = f"all {format_bytes(size)}" if size == read else f"{format_bytes(read)} of {format_bytes(size)}"
-    return f"{files} {'file' if files == 1 else 'files'}, {amount}"
+    return f"{files:,} {'file' if files == 1 else 'files'}, {amount}"
 
 
 def is_command(text: str) -> bool:

@@ -79,6 +79,7 @@ class ComparisonView(w.VBox):
 
     def _show(self) -> None:
         self.say("")
+        self.layout.display = "" if self.state.diagnosis else "none"
         self.page.value = page(self.state.diagnosis) if self.state.diagnosis else ""
 
     def say(self, line: str, *, error: bool = False) -> None:

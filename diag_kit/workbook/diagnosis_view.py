@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import ipywidgets as w
 
-from ..findings import Diagnosis
+from ..checklist import heading
+from ..findings import Diagnosis, Missing
 from ..report import fixes, words
 from ..report.page import FRAMEWORKS
 from ..units import format_bytes
@@ -61,16 +62,28 @@ class DiagnosisView(w.VBox):
         super().__init__([self.page, self.timeline, self.findings])
         self.add_class("dk").add_class("dk-stack")
         state.on("evidence", self._show)
+        state.on("reading", self._show_reading)
         self._show()
 
+    def _show_reading(self) -> None:
+        if self.state.diagnosis is None:
+            self._show()
+
     def _show(self) -> None:
-        diagnosis = self.state.diagnosis
+        diagnosis, wait = self.state.diagnosis, "Reading." if self.state.reading else "Open evidence above."
         self.timeline.show(diagnosis)
         self.page.value, self.findings.value = (
             map(partial(part_of, diagnosis), ("failure", "findings"))
             if diagnosis
-            else ("<p class='dk-status'>Open evidence above.</p>", "")
+            else (f"<p class='dk-status'>{wait}</p>", "")
         )
+
+
+def asked_of(diagnosis: Diagnosis) -> Missing | None:
+    """What the next step needs first, where its line names that without the command that gets it."""
+    first = next(iter(diagnosis.missing), None)
+    said = diagnosis.next_action
+    return first if first and first.what in said and first.how and first.how not in said else None
 
 
 def page(diagnosis: Diagnosis) -> str:
@@ -85,5 +98,6 @@ def part_of(diagnosis: Diagnosis, part: str) -> str:
         findings=list(zip(diagnosis.findings, fixes.once(diagnosis.findings), strict=True)),
         code=partial(fixes.ordered, own=fixes.framework(diagnosis)), frameworks=FRAMEWORKS,
         parts=parts_of(diagnosis.figures) if diagnosis.failure else [], arithmetic=words.arithmetic(diagnosis),
-        place=words.place(diagnosis.failure) if diagnosis.failure else [],
+        place=words.place(diagnosis.failure) if diagnosis.failure else [], first=words.initiating_text(diagnosis),
+        heading=heading, steps=words.steps_of(diagnosis.next_action), asked=asked_of(diagnosis),
     )  # fmt: skip

@@ -47,7 +47,8 @@ class EvidenceView(w.VBox):
         path = w.HBox([self.path, self.open_path]).add_class("dk-line")
         ways = w.GridBox([field("A bundled sample", self.sample), field("A file or folder on this machine", path)])
         ways.add_class("dk-evidence")
-        super().__init__([ways, more, self.progress, self.status, self.files])
+        folds = w.HBox([self.files, more]).add_class("dk-folds")
+        super().__init__([ways, self.progress, w.VBox([self.status, folds])])
         self.add_class("dk").add_class("dk-stack")
 
         self._showing = False

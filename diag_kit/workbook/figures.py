@@ -120,7 +120,7 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
             middle = base[place] + sizes[place] / 2
             labels.append(_note(place, middle, _words(category), font={"color": ink, "size": 11.5}))
         base = [b + s for b, s in zip(base, sizes, strict=True)]
-    layout = _layout("one optimizer step, from left to right", top)
+    layout = _layout("micro-steps of one optimizer step, from left to right", top)
     ticks, edges = _groups(moments)
     layout["xaxis"] |= {"tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0,
                         "range": [-0.1, len(xs) - 0.9]}  # fmt: skip
@@ -156,10 +156,10 @@ def _room_for(text: str, sizes: Sequence[int]) -> int | None:
 
 
 def _groups(moments: Sequence[Any]) -> tuple[dict[str, float], list[float]]:
-    """Names of micro-steps (and the optimizer) at the middle of their moments, and the edges between them."""
+    """Numbers of micro-steps (and the optimizer) at the middle of their moments, and the edges between them."""
     spans: dict[str, list[int]] = {}
     for x, moment in enumerate(moments):
-        spans.setdefault(f"micro-step {moment.micro_step}" if moment.micro_step else "optimizer", []).append(x)
+        spans.setdefault(str(moment.micro_step) if moment.micro_step else "optimizer", []).append(x)
     ticks = {name: (xs[0] + xs[-1]) / 2 for name, xs in spans.items()}
     return ticks, [xs[0] - 0.5 for xs in list(spans.values())[1:]]
 

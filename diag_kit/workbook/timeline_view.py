@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -26,6 +27,7 @@ LOOKS = {
 }  # fmt: skip
 """Role -> colour, told from the others by its symbol too, and at 3:1 or more on light and on dark; symbol; size."""
 MAX_LANES, OWN_LANES, LANE_PIXELS = 24, 8, 24
+BY_NODE = ("originator", "victim")
 LINE_LIMIT = 1200
 HOW = "Click a mark, or a place in the table, for its lines; drag across to zoom, double-click to go back."
 
@@ -34,7 +36,7 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
     """Lanes from top to bottom, each with the indices of its rows.
 
     A lane for each rank where they fit. Of more, the rank that failed first and a few with an error of their own keep
-    theirs; the others share one for each role and node, or for each role.
+    theirs; the others share one for each role, and for each node too where its ranks waited or failed.
     """
     alone: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
@@ -45,7 +47,7 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
     own = {first, *(suspects if len(suspects) <= OWN_LANES else ())} - {None}
     lanes = [(f"rank {rank}", [i for i, row in enumerate(rows) if row.rank == rank]) for rank in sorted(own, key=int)]
     rest = [i for i, row in enumerate(rows) if row.rank not in own or row.rank is None]
-    for parts in (lambda row: (row.role, row.host), lambda row: (row.role, "")):
+    for parts in (lambda row: (row.role, row.host * (row.role in BY_NODE)), lambda row: (row.role, "")):
         groups: dict[tuple[str, str], list[int]] = {}
         for i in rest:
             groups.setdefault(parts(rows[i]), []).append(i)
@@ -53,7 +55,8 @@ def lanes_of(rows: Sequence[Row], first: int | None) -> list[tuple[str, list[int
             break
     for (role, host), inside in sorted(groups.items(), key=lambda one: ([*ROLES].index(one[0][0]), one[0][1])):
         ranks = {rows[i].rank for i in inside} - {None}
-        many = f"{len(ranks):,} rank{'s' * (len(ranks) != 1)}" if ranks else f"{len(inside):,} lines"
+        n, noun = (len(ranks), "rank") if ranks else (len(inside), "line")
+        many = f"{n:,} {noun}{'s' * (n != 1)}"
         lanes.append((f"{many}{f' on {host}' if host else ''}: {ROLES[role]}", inside))
     return lanes
 
@@ -68,7 +71,7 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
         return None
     lanes = lanes_of(rows, first)
     lane = {i: n for n, (_, inside) in enumerate(lanes) for i in inside}
-    places, gutter = _places(rows)
+    places, gutter = _places(rows, lane)
     xs, layout = [at for _, at in places], _layout(rows, lanes, gutter)
     data: list[Spec] = []
     for role, (colour, symbol, size) in reversed(LOOKS.items()):  # an error of its own is drawn over the others
@@ -86,25 +89,31 @@ def timeline_figure(diagnosis: Diagnosis) -> Figure | None:
                                     "line": {"width": 1, "color": "#fff"}}})  # fmt: skip
     began = next((i for i, row in enumerate(rows) if row.role == "originator" and row.rank == first), None)
     if first is not None and began is not None:
-        late = xs.index(max(xs)) == began or (len(set(xs)) > 1 and xs[began] > sorted(xs)[len(xs) // 2])
-        layout["annotations"].append(
-            {"x": xs[began], "y": lane[began], "text": f"<b>rank {first} failed first</b>", "showarrow": True, "ay": 0,
-             "ax": -24 if late else 24, "arrowhead": 0, "arrowcolor": "#888", "standoff": 9,
-             "xanchor": "right" if late else "left"}
-        )  # fmt: skip
-    text = timeline_text(rows, first)
+        layout["yaxis"]["ticktext"][lane[began]] = f"<b>rank {first} failed first</b>"
+    text = timeline_text(rows, first, diagnosis.timeline_left_out)
     title = "What happened, rank by rank" if any(row.rank is not None for row in rows) else "What happened"
     return Figure(title, {"data": data, "layout": layout}, text, measured=True)
 
 
-def _places(rows: Sequence[Row]) -> tuple[list[tuple[Any, Any]], str | None]:
-    """(start, mark) of each row on the axis; what has no stamp stands left of it, in the gutter that is returned."""
+def _places(rows: Sequence[Row], lane: Mapping[int, int]) -> tuple[list[tuple[Any, Any]], str | None]:
+    """(start, mark) of each row on the axis; what has no stamp stands left of it, in the gutter that is returned.
+
+    There the first marks of a lane stand side by side, in their order, so that none hides another.
+    """
     if not timed(rows):
         return [(n, n) for n in range(1, len(rows) + 1)], None
     stamps = [t for row in rows for t in (row.began, row.time) if t is not None]
-    gutter = _date(min(stamps) - 0.07 * (max(stamps) - min(stamps)))
-    places = [(gutter, gutter) if r.time is None else (_date(r.began or r.time), _date(r.time)) for r in rows]
-    return places, gutter if any(row.time is None for row in rows) else None
+    left, span = min(stamps), max(stamps) - min(stamps)
+    before: Counter[int] = Counter()
+    places = []
+    for i, row in enumerate(rows):
+        if row.time is None:
+            place = _date(left - span * (0.08 - 0.024 * min(before[lane[i]], 2)))
+            before[lane[i]] += 1
+            places.append((place, place))
+        else:
+            places.append((_date(row.began or row.time), _date(row.time)))
+    return places, _date(left - span * 0.07) if before else None
 
 
 def _date(time: float) -> str:

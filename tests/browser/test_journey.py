@@ -37,7 +37,7 @@ def test_from_evidence_to_report(page: Page, lab: Lab) -> None:
     expect(page.locator(".dk-summary")).to_contain_text("GPU memory")
 
     sample = page.locator(".dk-evidence select")
-    choice = sample.locator("option", has_text="Activation spike").text_content()
+    choice = sample.locator("option", has_text="Activation spike:").text_content()
     sample.select_option(label=choice)
     expect(status).to_contain_text("Open: activation-spike")
 

@@ -56,7 +56,7 @@ def test_a_run_of_many_ranks(slow_kernel: None, lab: Lab, page: Page) -> None:
     expect(status).to_contain_text("Open: many-ranks")
 
     timeline = page.locator(".dk-timeline")
-    expect(timeline.locator(".annotation-text", has_text="rank 3 failed first")).to_be_visible()
+    expect(timeline.locator(".ytick", has_text="rank 3 failed first")).to_be_visible()
     expect(timeline.get_by_role("img", name="What happened, rank by rank. Rank 3 failed first")).to_be_visible()
     star = timeline.locator(".scatterlayer .trace.scatter:last-child .points path").first
     star.scroll_into_view_if_needed()

@@ -433,9 +433,13 @@ def test_one_of_a_thousand_ranks_is_named_in_every_layout(tmp_path, layout):
     assert "1,023" in found.initiating_reason
     assert len(found.collateral) == 200 and found.collateral_count >= 1023
     assert FIRST not in {one.rank for one in found.collateral}
-    assert len(found.timeline) <= 200 and (found.timeline[0].role, found.timeline[0].rank) == ("originator", FIRST)
+    assert (found.timeline[0].role, found.timeline[0].rank) == ("originator", FIRST)
+    assert len({one.rank for one in found.timeline if one.role == "victim"} - {FIRST, None}) == 1023
     assert {"victim", "teardown", "confirmation"} <= {moment.role for moment in found.timeline}
-    assert any(note.startswith("timeline: left out") for note in found.coverage["notes"])
+    told = found.to_json()
+    assert len(told["timeline"]) <= 200 and told["timeline"][0]["rank"] == FIRST
+    assert len(told["timeline"]) + sum(told["timeline_left_out"].values()) == len(found.timeline)
+    assert found.timeline_left_out == {} and not any("timeline" in note for note in found.coverage["notes"])
 
 
 def test_judging_grows_with_the_facts_and_not_with_their_square():

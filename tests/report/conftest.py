@@ -8,7 +8,7 @@ import pytest
 
 from diag_kit.checklist import Checklist
 from diag_kit.evidence.facts import Source
-from diag_kit.findings import Collateral, Diagnosis, Failure, Finding, Fix, Missing, Statement
+from diag_kit.findings import Collateral, Diagnosis, Failure, Finding, Fix, Missing, Moment, Statement
 
 GIB = 1024**3
 OOM = (
@@ -91,6 +91,9 @@ def spike() -> Diagnosis:
         growth="no growth over 811 steps (peak 71.2 to 71.9 GiB)",
         content_key="5f0c",
         figures=figures,
+        timeline=(Moment("originator", "CUDA out of memory", MESSAGE, 3, "gpu-12.cluster.internal", 1796040062.0),
+                  Moment("victim", "collective timed out waiting for rank 3", WAITED, 0),
+                  Moment("victim", "collective timed out waiting for rank 3", WAITED, 1)),
     )  # fmt: skip
 
 
@@ -103,6 +106,7 @@ def hostile() -> Diagnosis:
                       fixes=(Fix(HOSTILE, 1, HOSTILE, HOSTILE, HOSTILE, {"pytorch": HOSTILE}, HOSTILE),))  # fmt: skip
     return replace(
         spike(), summary=HOSTILE, initiating_reason=HOSTILE, collateral=(Collateral(1, HOSTILE, source),),
+        timeline=(Moment("originator", HOSTILE, source, 3, HOSTILE, 1e9), Moment("victim", HOSTILE, source, 1, HOSTILE)),
         failure=Failure(source, rank=3, host=HOSTILE, device=HOSTILE, operation=HOSTILE, message=HOSTILE,
                         facts={f"odd{HOSTILE}_bytes": 1}),
         findings=(finding, replace(finding, verdict="ruled-out")), missing=finding.missing, next_action=HOSTILE,

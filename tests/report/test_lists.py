@@ -12,6 +12,7 @@ from diag_kit.findings import Diagnosis, Moment
 from diag_kit.report.lists import (
     files_in_order,
     files_text,
+    gathered,
     ranges,
     status_of,
     timed,
@@ -39,14 +40,14 @@ def test_a_timeline_in_words(diagnosis: Diagnosis) -> None:
     """Who failed first, who waited and for how long, from the moments alone."""
     rows = timeline_rows(replace(diagnosis, timeline=eight()))
     assert (rows[0].who, rows[0].when) == ("rank 3", "14:02:11.306")
-    text = timeline_text(rows, 3)
+    text = timeline_text(rows, 3, {})
     assert text == "Rank 3 failed first. 7 ranks (0–2, 4–7): waited for another rank, the longest for 600 s."
 
 
 def test_no_rank_is_named_first_where_the_evidence_names_none(diagnosis: Diagnosis) -> None:
     """Errors of their own on every rank make none of them the first."""
     rows = timeline_rows(replace(diagnosis, timeline=tuple(moment("originator", r, T0) for r in range(8))))
-    text = timeline_text(rows, None)
+    text = timeline_text(rows, None, {})
     assert "8 ranks (0–7): error of its own" in text
     assert "first" not in text
 
@@ -55,10 +56,10 @@ def test_missing_stamps_are_said(diagnosis: Diagnosis) -> None:
     """Without two different stamps there is no axis of time, and the words say that order between files is none."""
     rows = timeline_rows(replace(diagnosis, timeline=(moment("originator", 3), moment("victim", 0))))
     assert not timed(rows)
-    assert "no order in time" in timeline_text(rows, 3)
+    assert "no order in time" in timeline_text(rows, 3, {})
     rows = timeline_rows(replace(diagnosis, timeline=(*eight(), moment("teardown", 5))))
     assert timed(rows)
-    assert "1 of 9 carry no time stamp" in timeline_text(rows, 3)
+    assert "1 of 9 carry no time stamp" in timeline_text(rows, 3, {})
 
 
 @pytest.mark.parametrize("time", [float("inf"), float("nan"), 1e300, -1e300])
@@ -78,10 +79,8 @@ def test_waits_and_repetitions_stand_in_the_words_once(diagnosis: Diagnosis) -> 
 
 
 def test_one_moment_is_no_timeline(diagnosis: Diagnosis) -> None:
-    """Nothing is drawn of a single line; where no timeline was made, the failure and who reported it stand in."""
+    """Nothing is drawn of a single line."""
     assert timeline_rows(replace(diagnosis, timeline=eight()[:1])) == []
-    rows = timeline_rows(replace(diagnosis, timeline=()))
-    assert [(row.role, row.rank) for row in rows] == [("originator", 3), ("confirmation", 0), ("confirmation", 1)]
 
 
 def test_files_by_what_was_read() -> None:
@@ -102,13 +101,41 @@ def test_ranges_are_bounded() -> None:
 
 
 def test_a_long_timeline_in_the_report_keeps_who_failed_first(tmp_path, diagnosis: Diagnosis) -> None:
-    """Of a thousand waits a page lists some and counts the rest; the rank that failed first is never cut."""
-    waits = [moment("victim", r, T0 + 600, began=T0) for r in range(1024) if r != 517]
+    """A thousand waits are one row with their ranks and times; the rank that failed first keeps its own."""
+    waits = [moment("victim", r, T0 + 600 + r, began=T0 + r) for r in range(1024) if r != 517]
     told = replace(diagnosis, initiating_rank=517, timeline=(*waits, moment("originator", 517, T0)))
-    text = report.write(tmp_path / "r.html", told).read_text(encoding="utf-8")
-    assert "originator of 517" in text
-    assert "964 more lines" in text
-    assert text.count('class="lane"') == 60
+    for name, size in (("r.html", 60_000), ("r.md", 20_000)):
+        text = report.write(tmp_path / name, told).read_text(encoding="utf-8")
+        assert "originator of 517" in text
+        assert "1,023 ranks (0–516, 518–1023)" in text
+        assert "14:12:11.306 – 14:29:14.306" in text
+        assert len(text) < size
+    assert [row.who for row in gathered(timeline_rows(told), 517)] == ["1,023 ranks (0–516, 518–1023)", "rank 517"]
+
+
+def test_errors_of_their_own_stand_one_by_one_where_they_are_few(diagnosis: Diagnosis) -> None:
+    """Suspects are never lumped together; where every rank has an error of its own, they are one row without a first."""
+    few = tuple(moment("originator", r, T0) for r in range(8))
+    assert len(gathered(timeline_rows(replace(diagnosis, timeline=few)), None)) == 8
+    all_alike = tuple(moment("originator", r) for r in range(64))
+    assert [row.who for row in gathered(timeline_rows(replace(diagnosis, timeline=all_alike)), None)] == ["64 ranks (0–63)"]
+    lines = tuple(moment("teardown", None) for _ in range(9))
+    (row,) = gathered(timeline_rows(replace(diagnosis, timeline=lines)), None)
+    assert (row.who, row.when, row.time) == ("rank not stated, 9 lines", "", None)
+
+
+def test_moments_beyond_those_kept_are_counted(diagnosis: Diagnosis) -> None:
+    """A list that was cut says so where its words give a number."""
+    rows = timeline_rows(replace(diagnosis, timeline=eight()))
+    assert "for 600 s; 5,000 more lines say so." in timeline_text(rows, 3, {"victim": 5000})
+
+
+def test_what_would_settle_it_is_asked_for_once(tmp_path, diagnosis: Diagnosis) -> None:
+    """What stands at the top of the page is not asked for again under each finding."""
+    asked = diagnosis.missing[0]
+    assert asked in diagnosis.findings[0].missing
+    for name in ("r.html", "r.md"):
+        assert report.write(tmp_path / name, diagnosis).read_text(encoding="utf-8").count(asked.what.rstrip(".")) == 1
 
 
 def test_the_report_escapes_and_redacts_the_lists(tmp_path, diagnosis: Diagnosis) -> None:

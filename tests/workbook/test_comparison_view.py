@@ -45,6 +45,12 @@ def test_a_path_gives_the_table(book: Workbook, view: ComparisonView, good: Path
     assert book.state.diagnosis.comparison is not None
 
 
+def test_nothing_is_compared_before_a_run_is_open(view: ComparisonView) -> None:
+    """The field stands there once there is a run to hold beside another."""
+    assert view.layout.display == ""
+    assert ComparisonView(WorkbookState()).layout.display == "none"
+
+
 def test_an_upload_gives_it_too(view: ComparisonView) -> None:
     """The good run's log from another machine."""
     content = (GOOD + ENDED).encode()

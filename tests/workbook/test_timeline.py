@@ -52,8 +52,8 @@ def labels(figure: Figure) -> list[str]:
 def test_eight_ranks_have_a_lane_each(failed: Diagnosis) -> None:
     """Marks stand at their stamps, a bar shows how long each waited, and the first to fail is named in the drawing."""
     figure = timeline_figure(run_of(8, 3, failed))
-    assert lanes(figure) == [f"rank {r}" for r in range(8)]
-    assert labels(figure) == ["<b>rank 3 failed first</b>"]
+    assert lanes(figure) == [f"rank {r}" if r != 3 else "<b>rank 3 failed first</b>" for r in range(8)]
+    assert labels(figure) == []  # nothing is written over the marks
     bars, waits, first = figure.spec["data"]
     began, ended = (datetime.fromisoformat(x) for x in bars["x"][:2])
     assert (ended - began).total_seconds() == 600
@@ -66,10 +66,20 @@ def test_a_thousand_ranks_share_lanes(failed: Diagnosis) -> None:
     """Of 1,024 ranks the first to fail keeps its lane, on top; nobody is left out, and the drawing stays small."""
     told = run_of(1024, 517, failed)
     figure = timeline_figure(told)
-    assert lanes(figure) == ["rank 517", f"1,023 ranks: {ROLES['victim']}"]
+    assert lanes(figure) == ["<b>rank 517 failed first</b>", f"1,023 ranks: {ROLES['victim']}"]
     assert sorted(i for _, inside in lanes_of(timeline_rows(told), 517) for i in inside) == list(range(1024))
     assert len(json.dumps(figure.spec)) < 1_000_000
     assert lanes(timeline_figure(run_of(64, 5, failed)))[1] == f"7 ranks on node0: {ROLES['victim']}"
+
+
+def test_reports_of_launchers_share_a_lane(failed: Diagnosis) -> None:
+    """Nodes are told apart where their ranks waited; what their launchers say afterwards takes no lane for each."""
+    reports = [moment("confirmation", 8 * n, T0 + 700 + n, host=f"node{n}") for n in range(4)]
+    told = run_of(32, 5, failed)
+    names = lanes(timeline_figure(replace(told, timeline=(*told.timeline, *reports))))
+    assert names == ["<b>rank 5 failed first</b>", f"7 ranks on node0: {ROLES['victim']}",
+                     *(f"8 ranks on node{n}: {ROLES['victim']}" for n in (1, 2, 3)),
+                     f"4 ranks: {ROLES['confirmation']}"]  # fmt: skip
 
 
 def test_suspects_keep_their_lane_and_a_symmetric_failure_shares_one(failed: Diagnosis) -> None:
@@ -86,8 +96,7 @@ def test_suspects_keep_their_lane_and_a_symmetric_failure_shares_one(failed: Dia
 def test_no_rank_is_drawn_as_first_without_evidence(failed: Diagnosis) -> None:
     """Where the diagnosis names none, neither drawing nor words do."""
     figure = timeline_figure(replace(run_of(8, 3, failed), initiating_rank=None))
-    assert labels(figure) == []
-    assert "first" not in figure.text
+    assert "first" not in " ".join(lanes(figure)) + figure.text
 
 
 def test_without_stamps_the_axis_says_order(failed: Diagnosis) -> None:
@@ -106,6 +115,16 @@ def test_a_line_without_a_stamp_stands_beside_the_axis_of_time(failed: Diagnosis
     originator = next(trace for trace in figure.spec["data"] if trace.get("name") == ROLES["originator"])
     assert originator["x"][0] < min(x for trace in figure.spec["data"] if trace is not originator for x in trace["x"])
     assert "no stamp" in labels(figure)
+
+
+def test_marks_without_a_stamp_do_not_hide_each_other(failed: Diagnosis) -> None:
+    """What a launcher says of the rank that failed first stands beside its error, not upon it, and after it."""
+    moments = (moment("originator", 3), moment("victim", 0, T0 + 5), moment("victim", 1, T0 + 9), moment("confirmation", 3))
+    figure = timeline_figure(replace(failed, timeline=moments))
+    error, report = (next(t for t in figure.spec["data"] if t.get("name") == ROLES[role]) for role in ("originator", "confirmation"))
+    waits = [x for t in figure.spec["data"] if t.get("name") == ROLES["victim"] for x in t["x"]]
+    assert error["y"] == report["y"]
+    assert error["x"][0] < report["x"][0] < min(waits)
 
 
 def test_one_process_has_one_lane(failed: Diagnosis) -> None:

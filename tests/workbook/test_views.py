@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from diag_kit.errors import EntryError
+from diag_kit.findings import Diagnosis
 from diag_kit.memory.formulas import estimate
 from diag_kit.units import format_bytes
 from diag_kit.workbook import Walk, Workbook, places, workbook
-from diag_kit.workbook.diagnosis_view import page
+from diag_kit.workbook.diagnosis_view import page, part_of
 from diag_kit.workbook.state import WorkbookState
 
 
@@ -218,6 +221,47 @@ def test_diagnosis_shows_the_message_in_numbers(book: Workbook) -> None:
     for size in ("74.00 GiB", "2.10 GiB"):
         assert size in shown
     assert "softmax" in shown
+
+
+def sample(title: str) -> Diagnosis:
+    """The diagnosis of a bundled sample."""
+    state = WorkbookState()
+    state.open(next(s.path for s in places.samples() if s.title == title))
+    return state.diagnosis
+
+
+def test_the_next_step_comes_with_the_command_that_it_needs() -> None:
+    """What is missing is asked for at the top, with its command, each step on a line; a command stands there once."""
+    diagnosis = sample("Accumulation spike")
+    first, command = diagnosis.missing[0].what, escape(diagnosis.missing[0].how, quote=True)
+    top = part_of(diagnosis, "failure")
+    assert first in top
+    assert top.replace("&#39;", "&#x27;").count(command) == 1
+    assert top.count("<div>Then: ") == top.count("<div>Verify: ") == 1
+    settle = f"Get the fact that would settle it: {first}. How: {diagnosis.missing[0].how}"
+    top = part_of(replace(diagnosis, next_action=settle), "failure")
+    assert top.replace("&#39;", "&#x27;").count(command) == 1
+
+
+def test_findings_are_told_apart_by_their_cause() -> None:
+    """Several causes share an entry: each stands under its own name, and an entry's name is not said twice."""
+    diagnosis = sample("Activation spike")
+    shown = part_of(diagnosis, "findings")
+    assert "Attention quadratic (Activation memory spike)" in shown
+    assert "Activations too large (Activation memory spike)" in shown
+    assert "Model states too large (Model" not in shown
+    assert "data-name=\"Saves\"" in shown
+    fixes = tuple(replace(fix, saves_bytes=None) for fix in diagnosis.findings[0].fixes)
+    bare = replace(diagnosis, findings=(replace(diagnosis.findings[0], fixes=fixes),))
+    assert "Saves" not in part_of(bare, "findings")  # a column that nothing fills
+
+
+def test_ranks_that_waited_are_counted_and_not_listed_twice() -> None:
+    """The card says who failed first and why; who only reported it stands in the timeline alone."""
+    top = part_of(sample("Many ranks"), "failure")
+    assert "Rank 3 failed first: " in top
+    assert "rank0.log" not in top
+    assert "failed first" not in part_of(sample("Accumulation spike"), "failure").replace("What failed first", "")
 
 
 def test_a_run_that_did_not_fail_has_no_failure_card() -> None:
