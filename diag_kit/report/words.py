@@ -39,8 +39,8 @@ def initiating_text(diagnosis: Diagnosis) -> str:
 def steps_of(action: str) -> list[str]:
     """The next action in its steps: what to make sure of and how, what to do then, how to verify it.
 
-    >>> steps_of("First make sure: A. Then: B. Verify: C.")
-    ['First make sure: A.', 'Then: B.', 'Verify: C.']
+    >>> steps_of("First find out: A. Then: B. Verify: C.")
+    ['First find out: A.', 'Then: B.', 'Verify: C.']
     """
     return re.split(r" (?=(?:How|Then|Verify): )", action)
 

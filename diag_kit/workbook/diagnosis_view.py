@@ -82,8 +82,8 @@ class DiagnosisView(w.VBox):
 def asked_of(diagnosis: Diagnosis) -> Missing | None:
     """What the next step needs first, where its line names that without the command that gets it."""
     first = next(iter(diagnosis.missing), None)
-    said = diagnosis.next_action
-    return first if first and first.what in said and first.how and first.how not in said else None
+    said = diagnosis.next_action  # where it may begin inside a sentence, with a small letter
+    return first if first and first.what[1:] in said and first.how and first.how not in said else None
 
 
 def page(diagnosis: Diagnosis) -> str:
