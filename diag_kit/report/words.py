@@ -37,7 +37,7 @@ def initiating_text(diagnosis: Diagnosis) -> str:
 
 
 def steps_of(action: str) -> list[str]:
-    """The next action in its steps: what to make sure of and how, what to do then, how to verify it.
+    """The next action in its steps: what to find out and how, what to do then, how to verify it.
 
     >>> steps_of("First find out: A. Then: B. Verify: C.")
     ['First find out: A.', 'Then: B.', 'Verify: C.']
