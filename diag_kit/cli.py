@@ -30,7 +30,7 @@ _MOST_INPUT = 256 << 20
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line instead of a page of usage."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{_plain(f'{self.prog}: {message} (see {self.prog} --help)')}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str) -> int:
-    shown = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
-    print(f"diag-kit: {shown}", file=sys.stderr)
+    print(f"diag-kit: {_plain(text)}", file=sys.stderr)
     return 2
+
+
+def _plain(text: str) -> str:
+    """One line without what a terminal would take for a command."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
 def _steady_streams() -> None:
@@ -125,14 +129,14 @@ def _diagnose(args: argparse.Namespace) -> int:
 
     text = None
     if "-" in args.paths:
-        from .evidence.text import decode
+        from .evidence.reading import text_of
 
         data = sys.stdin.buffer.read(_MOST_INPUT + 1)
         if len(data) > _MOST_INPUT:
             raise EvidenceError(f"standard input: more than {_MOST_INPUT >> 20} MiB; write it to a file, and name that")
-        text = decode(data)
+        text = text_of("standard input", data, _MOST_INPUT)
     paths = [path for path in args.paths if path != "-"]
-    if args.report is not None and any(_same(args.report, path) for path in (*paths, *args.against)):
+    if args.report is not None and _is_evidence(args.report, (*paths, *args.against)):
         raise EvidenceError(f"{args.report}: is evidence; write the report beside it, under another name")
     progress = _progress() if sys.stderr.isatty() else None
     diagnosis = diagnose(*paths, text=text, against=args.against or None, on_progress=progress)
@@ -140,7 +144,7 @@ def _diagnose(args: argparse.Namespace) -> int:
         from . import report
 
         report.write(args.report, diagnosis, redact=not args.no_redact)
-        print(f"report written to {args.report}", file=sys.stderr)
+        print(_plain(f"report written to {args.report}"), file=sys.stderr)
     if args.json:
         return _print_json(diagnosis.to_json())
     from .report import terminal
@@ -150,8 +154,14 @@ def _diagnose(args: argparse.Namespace) -> int:
     return 0
 
 
-def _same(one: str, other: str) -> bool:
-    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)  # noqa: PTH110, PTH121
+def _is_evidence(out: str, given: Sequence[str]) -> bool:
+    """Whether a report would overwrite one of the files that are read."""
+    from .evidence.files import find
+
+    target = os.path.expanduser(out)  # noqa: PTH111
+    if not os.path.exists(target):  # noqa: PTH110
+        return False
+    return any(file.path.exists() and os.path.samefile(target, file.path) for file in find(given)[0])  # noqa: PTH121
 
 
 def _progress() -> Callable[[str, int, int], None]:
@@ -163,7 +173,8 @@ def _progress() -> Callable[[str, int, int], None]:
             return
         shown = time.monotonic()
         share = f"{done / total:4.0%} of {total >> 20} MiB" if total else ""
-        print(f"\rreading {path[-50:]} {share}\x1b[K", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+        line = f"\rreading {_plain(path[-50:])} {share}\x1b[K"
+        print(line, end="\n" if done >= total else "", file=sys.stderr, flush=True)
 
     return show
 

@@ -48,7 +48,7 @@ _PIPED = r"\|[^\n]{0,120}?(?:\bsudo\s[^\n|]{0,80}?-[A-Za-z]{0,4}S\b|--(?:passwor
 _SECRETS = (
     re.compile(r"(?i:wandb)(?:(?!commit)[^\n]){0,200}?(?<![0-9a-fA-F])([0-9a-f]{40})(?![0-9a-fA-F])"),
     re.compile(r"\b(?:Bearer|Basic)\s+([A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(r"(?i:\b[a-z][a-z0-9+.-]{1,20}://)([^\s/@:'\"]{0,100}:[^\s/@'\"]{1,200})@"),
+    re.compile(r"(?i:\b[a-z][a-z0-9+.-]{1,20}://)([^\s/@:'\"]{0,100}:[^\s'\"]{1,200})@"),
     re.compile(r"[?&](?i:x-amz-[a-z-]+|sig|signature|token|key)=" + _VALUE),
     re.compile(
         r"(?<![A-Za-z0-9_])[A-Z0-9_]{0,60}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PASS|_PWD?)(?:_[A-Z0-9_]{1,40})?"

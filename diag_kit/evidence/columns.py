@@ -155,7 +155,7 @@ def points_of(path: str, rows: Iterable[Row]) -> tuple[list[Fact], list[str]]:
             step, micro = update, step if micro is None else micro
         time = _time(keys.get("time"))
         rank = default_rank if rank is None else rank
-        device, pid = _whole(keys.get("device")), keys.get("pid")
+        device, pid = _whole(keys.get("device")), _whole(keys.get("pid"))
         which = keys.get("device") if device is None else None
         if step is None and micro is None and time is None and "reading" not in row:
             said = str(keys.get("outcome", ""))[:300]

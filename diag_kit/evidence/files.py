@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -80,8 +81,20 @@ def _expanded(given: str | Path) -> list[Path]:
             raise EvidenceError(f"{given}: a link that leads nowhere; check where it points")
         return [path]
     if glob.has_magic(str(path)) and (matched := sorted(glob.glob(str(path), recursive=True))):  # noqa: PTH207 (any root)
-        return [Path(one) for one in matched if Path(one).is_file() or "**" not in str(given)]
+        fixed = Path(re.split(r"[*?\[]", str(path), maxsplit=1)[0] + "x").parent
+        usable = [one for one in map(Path, matched) if (one.is_file() or one.is_dir()) and not _linked(one, fixed)]
+        if usable:
+            return [one for one in usable if one.is_file() or "**" not in str(given)]
     raise EvidenceError(f"{given or 'an empty path'}: no such file or folder; check the path")
+
+
+def _linked(path: Path, root: Path) -> bool:
+    """Whether a link stands on the way from ``root`` to a path that a pattern matched."""
+    while path not in (root, path.parent):
+        if path.is_symlink():
+            return True
+        path = path.parent
+    return False
 
 
 def _walk(root: Path) -> Iterator[File]:

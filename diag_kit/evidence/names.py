@@ -218,7 +218,7 @@ def canonical(key: str, raw: Any) -> Iterator[tuple[str, Any]]:
         elif found in ("dropout", "learning_rate"):
             try:
                 share = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 return
             if math.isfinite(share):
                 yield found, share
@@ -259,7 +259,11 @@ def model_shape(data: dict[str, Any]) -> dict[str, Any] | None:
 
     def first(*names: str) -> Any:
         return next(
-            (data[name] for name in names if isinstance(data.get(name), int) and not isinstance(data.get(name), bool)),
+            (
+                data[name]
+                for name in names
+                if isinstance(data.get(name), int) and not isinstance(data[name], bool) and abs(data[name]) < 1 << 50
+            ),
             None,
         )
 

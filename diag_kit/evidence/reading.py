@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -32,6 +33,7 @@ SMALL = 64 << 10
 """A log up to this size is parsed whole."""
 _HEAD, _LABELS = 64 << 10, 2 << 10
 _MOST_WHOLE = 1 << 20
+_BREAK = re.compile(rb"[\r\n]")
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -108,6 +110,21 @@ def read(file: File, how: How = How(), on_bytes: Callable[[int], None] | None = 
 STOPPED = "reading was stopped before its end"
 
 
+def text_of(shown: str, data: bytes, most: int) -> str:
+    """Text of bytes that were piped in, unpacked and decoded.
+
+    Raises:
+        EvidenceError: they are no text, or more of it than ``most`` bytes.
+    """
+    with Text(io.BytesIO(data), len(data), codec_of(data[:4096])) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise EvidenceError(f"{shown}: more than {most >> 20} MiB of text; write it to a file, and name that")
+    if _binary(data[:_HEAD]):
+        raise EvidenceError(f"{shown}: binary, not text; pipe a log into it, packed or not")
+    return decode(data)
+
+
 def read_text(shown: str, text: str) -> Part:
     """Pasted or piped text, read as a log."""
     data = text.encode("utf-8", "replace")
@@ -138,7 +155,8 @@ def _read(file: File, stream: Text, how: How, on_bytes: Callable[[int], None] | 
     kind, why = kind_of(file, head)
     digest = _digest(file.shown, file.size, head, b"" if kind == "empty" else _end_of(file))
     if why:
-        return Part([], FileCoverage(file.shown, file.size, 0, kind, (why,)), digest)
+        kind = "unread" if stream.note else kind
+        return Part([], FileCoverage(file.shown, file.size, 0, kind, (stream.note or why,)), digest)
     rest = _Ahead(head, stream, on_bytes)
     if kind == "table":
         how_read = tables.kind_of(Path(file.name).name, head) or "csv"
@@ -288,11 +306,10 @@ def _windows(shown: str, spans: Iterable[Span], end: int, rank: int | None, labe
     """Spans cut at line ends, with the lines numbered."""
     for span in spans:
         data, number = span.data, span.newlines + 1
-        if span.start:
-            cut = data.find(b"\n") + 1
-            data, number = data[cut:], number + (1 if cut else 0)
+        if span.start and (first := _BREAK.search(data)):
+            data, number = data[first.end() :], number + (first.group() == b"\n")
         if span.end < end:
-            data = data[: data.rfind(b"\n") + 1] or data
+            data = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1] or data
         if data:
             yield Window(shown, lines_of(data, first_number=number, rank=rank, labels=labels))
 
@@ -345,8 +362,9 @@ def _binary(head: bytes) -> bool:
     """
     if not head or codec_of(head) == "UTF-16":
         return False
-    sample = head[:8192]
-    sample = sample.lstrip(b"\0") or sample
+    sample = head.lstrip(b"\0")[:8192]  # a log that was cut off in front while it was written to begins with NULs
+    if not sample:
+        return False
     odd = sum(sample.count(bytes([code])) for code in (*range(7), *range(14, 27), 28, 29, 30, 31))
     broken = sample.decode("utf-8", "replace").count("\ufffd")
     return odd > len(sample) * 0.05 or broken > len(sample) * 0.15

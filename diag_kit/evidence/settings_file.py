@@ -28,7 +28,27 @@ MAX_BYTES = 4 << 20
 _NODES = 20_000
 _RANK_FOLDER = re.compile(r"(?:^|/)attempt_\d{1,9}/(\d{1,9})/[^/]{1,80}$")
 """torchelastic's folder of one worker, by its number on the node: its rank where there is one node."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _LOADER(_BASE):  # type: ignore[misc, valid-type]
+    """The safe loader without numbers to base 60 and of any length: their cost grows with the square of a line."""
+
+
+_LOADER.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    for first, known in _BASE.yaml_implicit_resolvers.items()
+}
+_LOADER.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"^[-+]?(?:0|[1-9][0-9_]{0,30}|0x[0-9a-fA-F]{1,16}|0b[01]{1,64}|0[0-7]{1,22})$"),
+    list("-+0123456789"),
+)
+_LOADER.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]{0,30}\.[0-9_]{0,40}|\.[0-9][0-9_]{0,40})(?:[eE][-+]?[0-9]{1,3})?$"),
+    list("-+0123456789."),
+)
 
 
 def parse(path: str, text: str) -> tuple[list[Fact], list[str]]:

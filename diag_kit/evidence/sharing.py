@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -140,7 +141,7 @@ def _run(
     done = 0
     left = list(jobs)
     if workers > 1 and (context := _context() or multiprocessing.get_context("spawn")):
-        pool = ProcessPoolExecutor(workers, mp_context=context)
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts)
         try:
             for job, result in _pooled(pool, files, jobs, how, 4 * workers):
                 left.remove(job)
@@ -149,6 +150,10 @@ def _run(
                 tell(files[job.which].shown, done)
         except BrokenProcessPool:
             pass  # a process was killed, or none could be started: what is left is done here
+        except KeyboardInterrupt:
+            for process in list((getattr(pool, "_processes", None) or {}).values()):
+                process.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     for job in left:
@@ -160,6 +165,11 @@ def _run(
             yield job, _do(file, job, how)
         done += job.size
         tell(file.shown, done)
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal; the one that shares out the work answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tell_from(tell: Report, shown: str, done: int, ahead: int) -> None:

@@ -63,7 +63,7 @@ _KINDS = (
     (
         "hardware.ecc",
         "originator",
-        re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .*: (?:48|63|64|74|79|92|94|95)\b"),
+        re.compile(r"uncorrectable (?:ECC|NVLink) error|fell off the bus|NVRM: Xid .{0,60}: (?:48|63|64|74|79|92|94|95)\b"),
     ),
     ("triton.out-of-resources", "originator", re.compile(r"OutOfResources: |out of resource: ")),
     (

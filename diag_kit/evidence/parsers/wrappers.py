@@ -38,7 +38,7 @@ _KINDS = (
         "wrapper.recovered",
         "recovered",
         re.compile(
-            r"due to CUDA OOM|out of memory.*skipping batch|skipping batch.*(?:OOM|out of memory)|recover from OOM"
+            r"due to CUDA OOM|out of memory.{0,200}skipping batch|skipping batch.{0,200}(?:OOM|out of memory)|recover from OOM"
         ),
     ),
     ("wrapper.recovered", "recovered", re.compile(r"Batch size \d{1,9} failed, trying batch size \d")),
