@@ -34,12 +34,13 @@ def _general(figures: Figures) -> Iterable[Missing]:
             "py-spy dump --pid PID    # of each rank, while it hangs",
         )
         return
-    if origin.event is None and origin.victims:
+    if origin.event is None and (origin.victims or origin.suspects):
         rest = "the ranks that no line here comes from" if origin.ranks else "every rank"
         absent = names(origin.suspects) if origin.suspects else rest
+        said = "the ranks shown only waited for another" if origin.rank is None else "what is here only reports its end"
         yield Missing(
             "other-rank-logs",
-            f"The log{'' if len(origin.suspects) == 1 else 's'} of {absent}: the ranks shown only waited for another.",
+            f"The log{'' if len(origin.suspects) == 1 else 's'} of {absent}: {said}.",
             "collect stdout and stderr of every rank, for instance torchrun --log-dir logs --redirects 3 --tee 3 ...",
         )
     if origin.event is None:

@@ -177,6 +177,8 @@ def summary_of(figures: Figures, family: str, failure: Failure | None, findings:
                 else "No rank was gone, yet they waited in different collectives"
             )
             return f"{how}, {values['parted']}: the code parted, not memory."
+        if origin.rank is not None:
+            return f"{origin.reason[:1].upper()}{origin.reason[1:]}: nothing else here says why."
         if origin.victims:
             return "Only ranks that waited for another are shown; the rank that failed first is not among them."
         growth = f" In its series, {figures.growth.text}." if figures.growth else ""

@@ -135,3 +135,37 @@ def test_an_estimate_is_a_dozen_lines_or_one_document(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert sum(document["components_at_peak"].values()) == document["peak_allocated_bytes"]
     assert document["schema"] == "diag_kit.estimate/1"
+
+
+def test_a_report_never_overwrites_evidence(tmp_path, capsys):
+    """A file that is read, named itself, inside a folder or matched by a pattern, is refused as the report's place."""
+    (tmp_path / "run.log").write_text(OOM)
+    (tmp_path / "config.json").write_text("{}")
+    for given in (str(tmp_path), str(tmp_path / "*.json"), str(tmp_path / "config.json")):
+        assert main(["diagnose", str(tmp_path / "run.log"), given, "--report", str(tmp_path / "config.json")]) == 2
+        assert "is evidence" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == "{}"
+
+
+def test_nothing_raw_reaches_a_terminal_on_standard_error(tmp_path, capsys):
+    """Escapes and newlines in names and arguments are shown as question marks and blanks."""
+    (tmp_path / "run.log").write_text(OOM)
+    out = tmp_path / "r\n\x1b[31mx.md"
+    assert main(["diagnose", str(tmp_path / "run.log"), "--report", str(out)]) == 0
+    with pytest.raises(SystemExit):
+        main(["diagnose", "x", "--foo\n\x1b[31mbar"])
+    assert "\x1b" not in (told := capsys.readouterr().err) and told.count("\n") == 2
+
+
+def test_standard_input_is_unpacked_or_refused(tmp_path):
+    """A packed log is read from a pipe as from a file; what is no text is one line and status 2."""
+    import gzip
+
+    def piped(data):
+        command = [sys.executable, "-m", "diag_kit.cli", "diagnose", "-", "--json"]
+        return subprocess.run(command, input=data, capture_output=True, check=False)
+
+    packed = piped(gzip.compress(OOM.encode()))
+    assert packed.returncode == 0 and json.loads(packed.stdout)["family"] == "gpu-oom"
+    refused = piped(bytes(range(256)) * 64)
+    assert refused.returncode == 2 and b"binary" in refused.stderr and refused.stderr.count(b"\n") == 1

@@ -208,9 +208,23 @@ def _of_device(event: Event, events: Sequence[Event], crew: Crew) -> First:
     return First(None, "the evidence names no rank")
 
 
+_WAITERS_CODES = (-6, -15, 134, 143)
+"""Of ranks that a watchdog or a launcher ended: they waited, or were stopped."""
+
+
 def of_waits(events: Sequence[Event], crew: Crew) -> First:
     """Nobody tells an error: who is missing among those that waited, and who is behind."""
     waits = [one for one in events if one.role == "victim"]
+    ended = [
+        one
+        for one in events
+        if one.kind == "launcher.root-cause" and one.rank is not None and one.exitcode not in (None, *_WAITERS_CODES)
+    ]
+    if ended:
+        dead = sorted({one.rank for one in ended if one.rank is not None})
+        reason = f"the launcher saw {names(dead)} end by itself, with exit code {ended[0].exitcode}"
+        alone = len(dead) == 1 and ended[0].figures.get("alone") and len({one.host for one in events if one.host}) <= 1
+        return First(dead[0] if alone else None, reason, suspects=tuple(dead))
     if not waits:
         return First(None, "nothing in the evidence stopped the run")
     aborted = [one for one in events if one.kind.startswith("launcher.") and one.exitcode in (-6, 134)]

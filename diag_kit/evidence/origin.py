@@ -111,9 +111,8 @@ def find(run: Run) -> Origin:
     if not telling:
         family = "not-memory" if parted else _family_without_event(run, victims, survived)
         why = first.of_waits([e for e in events if id(e) not in outlived], crew)
-        return Origin(
-            None, None, family, None, why.reason, False, crew.seen, victims, survived, parted, why.suspects, told, crew
-        )
+        rest = (crew.seen, victims, survived, parted, why.suspects, told, crew)
+        return Origin(None, None, family, why.rank, why.reason, False, *rest)
     event = _earliest(telling)
     why = first.of_error(event, telling, [e for e in events if id(e) not in outlived], crew)
     if why.rank is not None and event.rank is not None and why.rank != event.rank:

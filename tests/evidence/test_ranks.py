@@ -498,3 +498,24 @@ def test_a_launcher_behind_a_rank_prefix_is_believed_in_what_it_says():
     )
     found = diagnose(text=text)
     assert found.initiating_rank == 2 and found.family == "host-oom"
+
+
+@pytest.mark.parametrize("stopped", [(), (4000, 4001)])
+@pytest.mark.parametrize(("code", "rank"), [(1, 5), (-6, None), (-15, None)])
+def test_a_launchers_report_alone_names_who_ended_by_itself(stopped, code, rank):
+    """Where only the launcher speaks, the one rank that it saw end by itself is named and its log asked for; a waiter's
+    abort or a stopped rank is not.
+    """
+    lines = [f"W0311 02:15:41.3 139 torch/distributed/elastic/multiprocessing/api.py:900] Sending process {pid} closing signal SIGTERM" for pid in stopped]
+    found = diagnose(text="\n".join([*lines, block(5, 5, code)]))
+    assert (found.family, found.initiating_rank) == ("undetermined", rank)
+    asked = next((one.what for one in found.missing if one.kind == "other-rank-logs"), "")
+    assert ("rank 5" in asked) is (rank == 5) and ("rank 5" in found.summary) is (rank == 5)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b""])
+def test_an_error_behind_progress_bars_is_found_in_a_long_log(tmp_path, ending):
+    """Bars that end in carriage returns hide no message, whatever ends the message's own line."""
+    log = tmp_path / "run.log"
+    log.write_bytes(b"step 1\n" + b"\r 10%|###  | 5/1000 [00:01<00:09, 3.2it/s]" * 40_000 + b"\r" + OOM.encode() + ending)
+    assert [event.kind for event in load_run([log]).of(Event)] == ["torch.oom"]

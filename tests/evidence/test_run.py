@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -132,3 +133,40 @@ def test_long_pasted_text_is_scanned_as_a_long_log_is(monkeypatch):
     run = load_run(text=quiet + OOM + "\n")
     assert [(event.kind, event.source.line) for event in run.of(Event)] == [("torch.oom", 60_001)]
     assert run.files[0].read_bytes == len(quiet + OOM) + 1 and sum(parsed) < len(quiet) // 4
+
+
+def test_numbers_of_a_settings_file_cost_their_length(tmp_path):
+    """Numbers to base 60, or of ten thousand digits, are words: a megabyte of them is read in a moment."""
+    started = time.process_time()
+    (tmp_path / "run.log").write_text(OOM)
+    (tmp_path / "a.yaml").write_text("seq_len: 1" + ":1" * 300_000 + "\nbatch_size: 4\nlr: 0x" + "f" * 9000)
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 1' + "0" * 400 + ', "hidden_size": 8, "num_attention_heads": 1, "attention_dropout": 1' + "0" * 400 + "}")
+    run = load_run([tmp_path])
+    assert run.settings["micro_batch"].value == 4 and "model" not in run.settings
+    assert [event.kind for event in run.of(Event)] == ["torch.oom"] and time.process_time() - started < 5
+
+
+def test_a_log_that_begins_with_nuls_is_a_log(tmp_path):
+    """A log cut off in front while it was written to begins with as many NULs as were cut, few or very many."""
+    for count in (9_000, 300_000):
+        (tmp_path / "run.log").write_bytes(b"\0" * count + b"step 1\n" * 3000 + OOM.encode() + b"\n")
+        assert [event.kind for event in load_run([tmp_path]).of(Event)] == ["torch.oom"]
+
+
+def test_a_pattern_follows_no_links(tmp_path):
+    """A loop is not walked, and a link leads nowhere outside, in a pattern as in a folder."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in" / "a.log").write_text(OOM)
+    (tmp_path / "out" / "b.log").write_text(OOM)
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "away").symlink_to(tmp_path / "out")
+    os.mkfifo(tmp_path / "in" / "pipe.log")
+    assert [file.path for file in load_run([f"{tmp_path}/in/**/*.log"]).files] == [str(tmp_path / "in" / "a.log")]
+
+
+def test_an_archive_that_gives_nothing_says_why(tmp_path):
+    """A file of a few bytes of gzip is not called empty."""
+    (tmp_path / "run.log.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00")
+    with pytest.raises(EvidenceError, match="ends in the middle"):
+        load_run([tmp_path / "run.log.gz"])
