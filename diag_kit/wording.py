@@ -127,13 +127,19 @@ def _moment(role: str, event: Event, count: int) -> Moment:
     )
 
 
+_MARKS = re.compile(r"^(?:\[[^\]]{0,200}\]:? ?){1,6}")
+"""Of a C++ log's line: level, time, source and group, which say nothing of what happened."""
+
+
 def _what(event: Event) -> str:
     if event.kind == "nccl.timeout":
         waited = event.figures.get("waited_seconds")
         return f"waited for another rank in a collective{f', {waited:.0f} s' if waited else ''}"
     if event.role == "teardown":
         return "the launcher stopped the processes that were left"
-    said = " ".join(event.message.split())
+    said = _MARKS.sub("", " ".join(event.message.split()))
+    if event.kind == "nccl.remote-error":
+        said = f"lost its peer in a collective: {said}"
     return said if len(said) <= 160 else f"{said[:160].rpartition(' ')[0] or said[:160]} …"
 
 
