@@ -78,6 +78,8 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
     known = _memory_settings({name: value for name, (value, _) in settings.items()})
     if known is not None and "backward" not in settings and figures.values.get("growth") == "per-micro-step":
         known = known.with_(backward="deferred")  # what grows with the micro-steps is predicted as if graphs were kept
+    if known is not None and _undescribed(known, settings, max(origin.crew.world or 1, len(origin.ranks))):
+        known = None
     _decode(figures, {name: value for name, (value, _) in settings.items()})
     family = origin.family
     if (
@@ -129,6 +131,19 @@ def _memory_settings(settings: Mapping[str, Any]) -> Any:
     from .memory.settings import from_run
 
     return from_run(settings)[0]
+
+
+def _undescribed(known: Any, settings: Mapping[str, Any], ranks: int) -> bool:
+    """Whether the prediction can't be this run's: its batch or length would be a guess; or ranks share the model in a
+    way that nothing states, and the peak is far beyond the card on which they ran.
+    """
+    if "micro_batch" not in settings or "seq_len" not in settings:
+        return True
+    if "strategy" in settings or ranks < 2 or "capacity_bytes" not in settings:
+        return False
+    from .memory.formulas import peak_bytes
+
+    return bool(peak_bytes(known) > 1.25 * settings["capacity_bytes"][0])
 
 
 def _decode(figures: Figures, settings: Mapping[str, Any]) -> None:

@@ -350,3 +350,30 @@ def test_a_bus_error_inside_nccl_speaks_for_shared_memory():
     outside = diagnose(text=crash.format(1, "mdb_get"))
     assert verdicts(inside)["shared-memory"] == "likely" and inside.failure.phase == "comm" and inside.initiating_rank is None
     assert verdicts(outside)["shared-memory"] == "possible"
+
+
+SHAPE = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 128256, "intermediate_size": 14336}
+ASKED = "CUDA out of memory. Tried to allocate 7.83 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free. " + (
+    "Of the allocated memory 70.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("stated", "ranks", "predicted"),
+    [
+        ({"per_device_train_batch_size": 2, "max_seq_length": 8192, "bf16": True}, 1, True),
+        ({"per_device_train_batch_size": 2, "max_seq_length": 8192, "bf16": True}, 8, False),
+        ({"per_device_train_batch_size": 2, "bf16": True}, 1, False),
+        ({"max_seq_length": 8192, "bf16": True}, 1, False),
+    ],
+)
+def test_no_remedy_is_weighed_by_settings_that_are_not_the_runs(tmp_path, stated, ranks, predicted):
+    """What a remedy saves is told where batch and length are known, and not where eight ranks share a model in a way that
+    nothing states and the prediction for one is far beyond the card.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    (tmp_path / "training_args.json").write_text(json.dumps(stated))
+    lines = [f"[rank{rank}]: step 3 done" for rank in range(ranks)] if ranks > 1 else ["step 3 done"]
+    (tmp_path / "run.log").write_text("\n".join([*lines, TRACEBACK + f"{'[rank0]: ' if ranks > 1 else ''}torch.OutOfMemoryError: {ASKED}"]))
+    saves = [fix.saves_bytes for finding in diagnose(tmp_path).findings for fix in finding.fixes]
+    assert saves and any(one is not None for one in saves) is predicted
