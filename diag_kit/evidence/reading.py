@@ -238,7 +238,7 @@ def _scan(rest: _Ahead, stream: Text, how: How, on_bytes: Callable[[int], None] 
 
     edge = max(how.edge, _LABELS)
     kept: dict[str, Any] = {"samples": how.samples, "around": how.around, "edge": edge}
-    return scan(read, wanted, preparer(how.engine), size=stream.size, **kept), stopped
+    return scan(read, wanted, preparer(how.engine), size=stream.about, **kept), stopped
 
 
 def scan_part(path: Path, start: int, end: int | None, size: int, how: How) -> Scan:

@@ -21,9 +21,10 @@ from .files import SETTINGS, File, find
 _WHOLE = 2 << 20
 """Evidence up to this size in all is parsed whole."""
 _FEW_FILES = 32
-_FAR: dict[str, Any] = {"edge": 0, "samples": 2, "around": (4 << 10, 2 << 10)}
-"""More files are read from afar, by small neighbourhoods; then those closely in which memory failed, as many of them as
-are few."""
+_FAR: dict[str, Any] = {"edge": 0, "samples": 8, "around": (4 << 10, 2 << 10)}
+_SAMPLED = 64
+"""More files are read from afar: small neighbourhoods of each, series of about so many of them; then those closely in
+which memory failed, as many of them as are few."""
 
 OnProgress = Callable[[str, int, int], None]
 _MEMORY = ("gpu-oom", "host-oom", "shared-memory")
@@ -139,7 +140,9 @@ def load_run(
     close = reading.How(small=_WHOLE // 2 if total <= _WHOLE else reading.SMALL, engine=engine)
     far = replace(close, **_FAR) if len(files) > _FEW_FILES else close
     report = None if on_progress is None else (lambda shown, done: on_progress(shown, min(done, total), total))
-    parts = sharing.read_all(files, far, report, workers)
+    every = max(1, len(files) // _SAMPLED)
+    hows = [far if far == close or which % every == 0 else replace(far, samples=0) for which in range(len(files))]
+    parts = sharing.read_all(files, hows, report, workers)
     if far != close:
         _look_closer(files, parts, close, workers)
     if text is not None:
@@ -159,7 +162,8 @@ def _look_closer(files: Sequence[File], parts: list[reading.Part], how: reading.
         if not part.coverage.whole and any(isinstance(f, Event) and f.family in _MEMORY for f in part.facts)
     ]
     failed = failed[:_FEW_FILES]
-    for which, part in zip(failed, sharing.read_all([files[i] for i in failed], how, None, workers), strict=True):
+    again = sharing.read_all([files[which] for which in failed], [how] * len(failed), None, workers)
+    for which, part in zip(failed, again, strict=True):
         parts[which] = part
 
 

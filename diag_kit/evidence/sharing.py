@@ -44,12 +44,14 @@ class Job(NamedTuple):
     part: tuple[int, int | None] | None = None
 
 
-def read_all(files: Sequence[File], how: How, report: Report | None = None, workers: int | None = None) -> list[Part]:
+def read_all(
+    files: Sequence[File], how: Sequence[How], report: Report | None = None, workers: int | None = None
+) -> list[Part]:
     """A part for each file, in order. A file that can't be read has its reason in the coverage.
 
     Args:
         files: as ``files.find`` gave them.
-        how: handed on to each job.
+        how: to read each file.
         report: told of progress; where it raises StopReading, what is done is kept.
         workers: processes to use; None chooses by the work and the machine.
     """
@@ -68,11 +70,11 @@ def read_all(files: Sequence[File], how: How, report: Report | None = None, work
     except StopReading:
         pass  # what is done is kept
     for which, bounds in pieces.items():
-        parts[which] = _joined(files[which], bounds, scans[which], how)
+        parts[which] = _joined(files[which], bounds, scans[which], how[which])
     return parts
 
 
-def _jobs(files: Sequence[File], how: How) -> tuple[list[Job], dict[int, list[tuple[int, int | None]]]]:
+def _jobs(files: Sequence[File], how: Sequence[How]) -> tuple[list[Job], dict[int, list[tuple[int, int | None]]]]:
     """Jobs in the order to do them, and the parts of each file that was divided."""
     jobs: list[Job] = []
     pieces: dict[int, list[tuple[int, int | None]]] = {}
@@ -81,7 +83,7 @@ def _jobs(files: Sequence[File], how: How) -> tuple[list[Job], dict[int, list[tu
         if file.why_not:
             continue
         if file.size > 2 * _SLOW_PART:
-            length = length or (_PART if _speed(how) > _SLOW else _SLOW_PART)
+            length = length or (_PART if _speed(how[which]) > _SLOW else _SLOW_PART)
             try:
                 divided = file.size >= 2 * length and reading.divisible(file)
             except OSError:
@@ -101,12 +103,12 @@ def _speed(how: How) -> int:
     return prepared(reading.literals().all, how.engine)[0].speed
 
 
-def _workers(files: Sequence[File], jobs: Sequence[Job], how: How) -> int:
+def _workers(files: Sequence[File], jobs: Sequence[Job], how: Sequence[How]) -> int:
     size = sum(job.size for job in jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores < 2 or len(jobs) < 2 or (size < 16 << 20 and len(jobs) * _FILE_SECONDS < _WORTH_SECONDS):
         return 1
-    if size / _speed(how) + len(jobs) * _FILE_SECONDS < _WORTH_SECONDS or _context() is None:
+    if size / _speed(how[0]) + len(jobs) * _FILE_SECONDS < _WORTH_SECONDS or _context() is None:
         return 1
     return min(cores, len(jobs), _MOST_WORKERS)
 
@@ -134,13 +136,13 @@ def _do(file: File, job: Job, how: How) -> Part | Scan | str:
 
 
 def _run(
-    files: Sequence[File], jobs: Sequence[Job], how: How, report: Report | None, workers: int
+    files: Sequence[File], jobs: Sequence[Job], how: Sequence[How], report: Report | None, workers: int
 ) -> Iterator[tuple[Job, Part | Scan | str]]:
     """Results as they come."""
     tell = report or (lambda shown, done: None)
     done = 0
     left = list(jobs)
-    if workers > 1 and (context := _context() or multiprocessing.get_context("spawn")):
+    if workers > 1 and (context := _context()):
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts)
         try:
             for job, result in _pooled(pool, files, jobs, how, 4 * workers):
@@ -160,9 +162,9 @@ def _run(
         file = files[job.which]
         tell(file.shown, done)
         if job.part is None:
-            yield job, reading.read(file, how, functools.partial(_tell_from, tell, file.shown, done))
+            yield job, reading.read(file, how[job.which], functools.partial(_tell_from, tell, file.shown, done))
         else:
-            yield job, _do(file, job, how)
+            yield job, _do(file, job, how[job.which])
         done += job.size
         tell(file.shown, done)
 
@@ -177,13 +179,13 @@ def _tell_from(tell: Report, shown: str, done: int, ahead: int) -> None:
 
 
 def _pooled(
-    pool: Executor, files: Sequence[File], jobs: Sequence[Job], how: How, ahead: int
+    pool: Executor, files: Sequence[File], jobs: Sequence[Job], how: Sequence[How], ahead: int
 ) -> Iterator[tuple[Job, Part | Scan | str]]:
     waiting = iter(jobs)
     running: dict[Future[Part | Scan | str], Job] = {}
     while True:
         while len(running) < ahead and (job := next(waiting, None)):
-            running[pool.submit(_do, files[job.which], job, how)] = job
+            running[pool.submit(_do, files[job.which], job, how[job.which])] = job
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:

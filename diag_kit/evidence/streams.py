@@ -18,6 +18,7 @@ from ..errors import EvidenceError
 _CHUNK = 256 << 10
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "Zstandard"))
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_USUAL_FOLD = 8
 _MOST_FOLD, _SUSPECT = 2_000, 4 << 30
 """Text seldom shrinks more than a hundredfold; what expands more than this, and to more than that, was made to."""
 
@@ -27,7 +28,7 @@ class Text(io.RawIOBase):
 
     Attributes:
         codec: gzip, bzip2, xz, Zstandard, UTF-16, or empty for plain bytes.
-        size: bytes of the text where known, else 0.
+        size: bytes of the text where known, else 0; ``about`` is a guess where it is not.
         raw_read: bytes of the file consumed so far.
         note: why the text ended early; empty where it did not.
     """
@@ -36,6 +37,7 @@ class Text(io.RawIOBase):
         super().__init__()
         self._stream, self._bytes, self.codec = stream, size, codec
         self.size = 0 if codec else size
+        self.about = self.size or size * (_USUAL_FOLD if codec != "UTF-16" else 1)
         self.note = ""
         self.raw_read = self._out = 0
         self._pending = b""

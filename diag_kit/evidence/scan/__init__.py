@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .engines import Prepare
@@ -158,12 +158,14 @@ def scan(
         before: bytes that stand before it, for context.
         until: offset at which the part ends; its last neighbourhood reads on. None: to the end of the stream.
         size: of the whole file, by which series are thinned; 0 where it is not known.
-        samples: lines to keep of each series.
+        samples: lines to keep of each series; 0 looks for none.
         around: bytes to keep before and after an event; None: BEFORE and AFTER.
         edge: bytes to keep of the head and of the end.
         on_block: called with the offset reached; what it raises ends the pass.
     """
     around = around or (BEFORE, AFTER)
+    if not samples:
+        literals = replace(literals, series=(), steps=())
     state = _Pass(literals, prepare, at, size, samples, around)
     buffer, body = before, len(before)
     head = tail = Span(at, 0, b"")
@@ -208,7 +210,8 @@ class _Pass:
         self.found: dict[bytes, Found] = {}
         self.samples: dict[bytes, list[Span]] = {}
         self.shared = self.singles + len(literals.series)  # literals of steps have one budget, under this number
-        self.stretch = dict.fromkeys(range(self.singles, self.shared + 1), size // samples if size else STRIDE)
+        stretch = size // samples if size and samples else STRIDE
+        self.stretch = dict.fromkeys(range(self.singles, self.shared + 1), stretch)
         self.most = 2 * samples + 1
         self.next_sample: dict[int, int] = {}
 
