@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag_kit.memory.formulas import Estimate, estimate, micro_step_curve, peak_curve
+from diag_kit.memory.estimates import Estimate
+from diag_kit.memory.formulas import estimate, micro_step_curve, peak_curve
 from diag_kit.memory.settings import Settings
 from diag_kit.memory.states import share
 from diag_kit.units import MIB, gib

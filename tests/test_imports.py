@@ -40,16 +40,21 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "plotly": ("report", "workbook"),
     "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
-    "torch": ("memory.trace", "lab"),
+    "torch": ("memory.trace", "lab"), "transformers": ("memory.trace",), "peft": ("memory.trace",),
+    "numpy": ("memory.program",),
     "hyperscan": ("evidence.scan.engines",), "ahocorasick_rs": ("evidence.scan.engines",),
     "isal": ("evidence.streams",), "backports": ("evidence.streams",), "compression": ("evidence.streams",),
 }  # fmt: skip
 LAZY = {
-    ("plotly", "report"), ("plotly", "workbook"), ("torch", "memory.trace"),
+    ("plotly", "report"), ("plotly", "workbook"), ("transformers", "memory.trace"), ("peft", "memory.trace"),
     ("hyperscan", "evidence.scan.engines"), ("ahocorasick_rs", "evidence.scan.engines"),
     ("isal", "evidence.streams"), ("backports", "evidence.streams"), ("compression", "evidence.streams"),
 }  # fmt: skip
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
+HEAVY = ("memory.trace", "memory.program")
+"""Rooms whose modules import torch or numpy when they are loaded: from outside they are imported inside functions only."""
+LIGHT = ("memory.trace", "memory.trace.recording")
+"""Of these, the modules that import neither."""
 
 FAMILIES = {"gpu-oom", "host-oom", "shared-memory", "not-memory", "ok", "undetermined"}
 """Words of the contract that name what stopped a run; code may tell them apart although two are names of causes too."""
@@ -109,6 +114,10 @@ def breaches(source: str, module: str, *, package: bool, known: frozenset[str]) 
         if top == "diag_kit":
             there, other = place(one.target)
             sideways = room == "parsers" and other == "parsers" and module != "diag_kit.evidence.parsers"
+            loads = one.target.removeprefix("diag_kit.")
+            heavy = any(_under(loads, room) for room in HEAVY) and loads not in LIGHT
+            if heavy and not (one.lazy or one.typing_only or any(_under(inside, room) for room in HEAVY)):
+                found.append(f"{module}:{one.line} imports {one.target} when it is loaded, not when it is called")
             if sideways or not (there < floor or other == room):
                 found.append(f"{module}:{one.line} (floor {floor}) imports {one.target} (floor {there})")
         elif top not in sys.stdlib_module_names and not one.typing_only:
@@ -180,13 +189,13 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 85 modules that hold code and 15,500 lines of them; the parsers, one file for each format, apart: each at
+    """At most 105 modules that hold code and 20,000 lines of them; the parsers, one file for each format, apart: each at
     most 250 lines.
     """
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 85
-    assert sum(source.count("\n") for source in sources.values()) <= 15_500
+    assert len(holding) <= 105
+    assert sum(source.count("\n") for source in sources.values()) <= 20_000
     formats = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." in name]
     assert max(source.count("\n") for source in formats) <= 250
 
@@ -203,7 +212,8 @@ def test_package_is_small() -> None:
         ("diag_kit.diagnosis", "import diag_kit", "imports diag_kit"),
         ("diag_kit.diagnosis", "import pandas as pd", "pandas"),
         ("diag_kit.memory.formulas", "def f():\n    import torch", "torch"),
-        ("diag_kit.memory.trace", "import torch", "when it is loaded"),
+        ("diag_kit.memory.engine", "from .trace.step import run", "when it is loaded"),
+        ("diag_kit.cli", "from .memory.program import Program", "when it is loaded"),
         ("diag_kit.report.html", "from plotly.offline import get_plotlyjs", "when it is loaded"),
         ("diag_kit.report.html", "import ipywidgets", "ipywidgets"),
         ("diag_kit.evidence.scan", "import numpy", "nobody"),
@@ -211,7 +221,7 @@ def test_package_is_small() -> None:
 )
 def test_a_bad_import_is_caught(module: str, source: str, told: str) -> None:
     """Each kind of wrong arrow is found: up, across, between parsers, in a function, a library out of its room."""
-    known = KNOWN | {"diag_kit.evidence.parsers.two"}
+    known = KNOWN | {"diag_kit.evidence.parsers.two", "diag_kit.memory.trace.step", "diag_kit.memory.program"}
     (breach,) = breaches(source, module, package=False, known=known)
     assert told in breach
 
@@ -220,14 +230,15 @@ def test_a_bad_import_is_caught(module: str, source: str, told: str) -> None:
     ("module", "source"),
     [
         ("diag_kit.evidence.parsers.one", "from ..facts import Event\nfrom ...units import MIB"),
-        ("diag_kit.memory.trace", "def f():\n    import torch"),
+        ("diag_kit.memory.trace.ledger", "import torch\nfrom .step import run"),
+        ("diag_kit.memory.engine", "def f():\n    from .trace.step import run"),
         ("diag_kit.workbook.page", "import ipywidgets\nfrom ..report import write"),
         ("diag_kit.lab.graphs", "import torch"),
     ],
 )
 def test_a_good_import_passes(module: str, source: str) -> None:
     """Arrows that point down, and libraries in their rooms, are left alone."""
-    assert not breaches(source, module, package=False, known=KNOWN)
+    assert not breaches(source, module, package=False, known=KNOWN | {"diag_kit.memory.trace.step"})
 
 
 @pytest.mark.parametrize(

@@ -231,14 +231,18 @@ def has_lm_head(kind: str, names: Any) -> bool:
     return kind not in _ENCODERS and not other
 
 
-def from_hf_config(path: str | Path) -> Architecture:
-    """An architecture from a transformers ``config.json``; SettingsError where it can't be read or isn't covered."""
+def read_hf_config(path: str | Path) -> dict[str, Any]:
+    """The content of a transformers ``config.json``; SettingsError where it can't be read or is none."""
     config = read_json(Path(path), "settings.model.hf_config", "give a transformers config.json")
     if not isinstance(config, dict):
         raise SettingsError(
             f"settings.model.hf_config: {path} does not hold an object; give a transformers config.json"
         )
-    return from_hf_dict(config, str(path))
+    return config
+
+
+UNCOVERED = Architecture(n_layers=1, hidden=1, heads=1, vocab=1)
+"""Stands for a model that only a trace can describe."""
 
 
 def from_hf_dict(config: Mapping[str, Any], where: str = "config.json") -> Architecture:

@@ -10,110 +10,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
+from ..errors import SettingsError
 from .activations import block_sizes, model_sizes, passing_sizes
 from .architecture import Architecture
 from .device import RESERVED_OVER_ALLOCATED, attention_kernel, context_bytes, workspace_bytes
+from .estimates import Estimate, Moment
 from .moments import Row, Step, shown_micro_steps
 from .precision import widths
 from .settings import Parallelism, Settings
 from .states import state_sizes
 from .terms import CATALOG, CATEGORIES, Term
 
-SCHEMA = "diag_kit.estimate/1"
 _DEFAULTS = Settings(Architecture(1, 1, 1, 1))
-_NO_ASSUMPTION = ("model", "method")
-PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Memory at one moment of the step, by category, in bytes. ``micro_step`` counts from 1; None in the optimizer."""
-
-    label: str
-    phase: str
-    micro_step: int | None
-    by_category: dict[str, int]
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self.by_category.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a step needs, in bytes.
-
-    Attributes:
-        terms: the named parts; ``timeline``: one optimizer step, later than the first (optimizer state exists).
-        peak_allocated_bytes: the largest moment; ``components_at_peak`` sums to it exactly.
-        steady_state_bytes: what stays between steps: parameters, optimizer state, buffers that persist.
-        peak_reserved_bytes: what the caching allocator needs then, with little to spare; ``device_bytes`` adds the
-            CUDA context.
-        band_bytes: lowest and highest that the device may show: context and fragmentation aren't known exactly.
-        headroom_bytes: capacity minus device_bytes; ``fits``: that is not negative. None without a capacity.
-    """
-
-    settings: Settings
-    terms: tuple[Term, ...]
-    timeline: tuple[Moment, ...]
-    peak: Moment
-    steady_state_bytes: int
-    peak_reserved_bytes: int
-    device_bytes: int
-    band_bytes: tuple[int, int]
-    assumptions: tuple[str, ...]
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return self.peak.total_bytes
-
-    @property
-    def peak_phase(self) -> str:
-        return self.peak.phase
-
-    @property
-    def components_at_peak(self) -> dict[str, int]:
-        return self.peak.by_category
-
-    @property
-    def peak_by_phase(self) -> dict[str, int | None]:
-        """Largest moment of each phase; None for a phase that these settings do not describe."""
-        found: dict[str, int | None] = dict.fromkeys(PHASES)
-        for moment in self.timeline:
-            found[moment.phase] = max(found[moment.phase] or 0, moment.total_bytes)
-        return found
-
-    @property
-    def headroom_bytes(self) -> int | None:
-        capacity = self.settings.capacity_bytes
-        return None if capacity is None else capacity - self.device_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        return None if self.headroom_bytes is None else self.headroom_bytes >= 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of ``diag-kit estimate --json``."""
-        return {
-            "schema": SCHEMA,
-            "method": "formula",
-            "peak_allocated_bytes": self.peak_allocated_bytes,
-            "peak_reserved_bytes": self.peak_reserved_bytes,
-            "device_bytes": self.device_bytes,
-            "peak_phase": self.peak_phase,
-            "components_at_peak": dict(self.components_at_peak),
-            "peak_by_phase": self.peak_by_phase,
-            "headroom_bytes": self.headroom_bytes,
-            "band_bytes": list(self.band_bytes),
-            "fits": self.fits,
-            "assumptions": list(self.assumptions),
-            "steady_state_bytes": self.steady_state_bytes,
-            "peak_moment": self.peak.label,
-            "settings": self.settings.to_json(),
-        }
+_NO_ASSUMPTION = ("model", "method", "exact")
 
 
 def estimate(settings: Settings | Mapping[str, Any]) -> Estimate:
@@ -192,7 +104,9 @@ def _outside(s: Settings, allocated: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def _model(s: Settings) -> tuple[dict[str, int], Step]:
-    """Bytes of one unit of each term, and the step that counts units."""
+    """Bytes of one unit of each term, and the step that counts units. SettingsError where no closed form covers it."""
+    if s.exact and s.exact.uncovered:
+        raise SettingsError(s.exact.uncovered)
     w = widths(s)
     block = block_sizes(s, w)
     sizes = {**state_sizes(s, w), **block, **model_sizes(s, w), **passing_sizes(s, w)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
-from .architecture import Architecture, from_hf_config, from_numbers
+from .architecture import UNCOVERED, Architecture, from_hf_dict, from_numbers, read_hf_config
 from .documents import MOST_BYTES, MOST_COUNT, check_whole, read_json, shown
 from .spelling import LOOKUP, bare, contract_word, number, word
 
@@ -100,6 +101,28 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactModel:
+    """The run's own model, which a trace builds: a transformers configuration or a factory of the user's.
+
+    Attributes:
+        config_text: the configuration as JSON with sorted keys (text, so that settings can be hashed).
+        factory: ``package.module:function`` or ``path/to/file.py:function``.
+        where: file or name that it was given by, for messages.
+        uncovered: why no closed form covers it; empty where one does.
+    """
+
+    config_text: str = ""
+    factory: str = ""
+    where: str = ""
+    uncovered: str = ""
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """A copy of the transformers configuration; None for a factory."""
+        return json.loads(self.config_text) if self.config_text else None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A run, as far as its memory depends on it. Every value is checked; SettingsError says what and where.
 
@@ -111,6 +134,7 @@ class Settings:
         dropout: probability in attention, and on the residual branches of models that have it.
         keep_logits: the training loop still refers to the model's outputs while backward runs.
         capacity_bytes: what the device reports as its total.
+        exact: the model itself, where it is known by more than its numbers.
     """
 
     model: Architecture
@@ -134,6 +158,7 @@ class Settings:
     capacity_bytes: int | None = None
     method: str = "auto"
     keep_logits: bool = True
+    exact: ExactModel | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Architecture):
@@ -156,22 +181,27 @@ class Settings:
             raise SettingsError(
                 "settings.base_quantization: a quantised base can't be trained itself; give lora as well"
             )
-        if self.method == "trace":
-            raise SettingsError("settings.method: tracing is not available here; use auto or formula")
-        if self.lora and (strange := sorted(set(self.lora.targets) - set(self.model.layer_matrices))):
+        strange = sorted(set(self.lora.targets) - set(self.model.layer_matrices)) if self.lora else []
+        if strange and self.exact is None:
             raise SettingsError(
                 f"settings.lora.targets: the model has no {strange[0]!r}; it has {', '.join(self.model.layer_matrices)}"
             )
 
     def with_(self, **changes: Any) -> Settings:
         """A copy with some settings changed; ``parallelism``, ``lora`` and ``model`` may be given as JSON objects."""
+        if isinstance(changes.get("model"), Architecture):
+            changes["exact"] = None
         return replace(self, **_parsed(changes, current=self))
 
     def to_json(self) -> dict[str, Any]:
         """The settings document; reads back equal."""
         document = asdict(self)
+        del document["exact"]
         if document["lora"]:
             document["lora"]["targets"] = list(document["lora"]["targets"])
+        if self.exact:
+            config, factory = self.exact.config, self.exact.factory
+            document["model"] = {"factory": factory} if factory else {"hf_config": config}
         return document
 
     @classmethod
@@ -192,15 +222,15 @@ class Settings:
 
 def known_keys() -> list[str]:
     """The names that a settings document may have."""
-    return [f.name for f in fields(Settings)]
+    return [f.name for f in fields(Settings) if f.name != "exact"]
 
 
 def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Settings | None = None) -> dict[str, Any]:
-    if unknown := [name for name in document if name not in known_keys()]:
+    if unknown := [name for name in document if name not in known_keys() and not (current and name == "exact")]:
         raise SettingsError(f"settings: unknown key {unknown[0]!r}; known keys: {', '.join(known_keys())}")
     values = {name: contract_word(name, value) for name, value in document.items()}
     if isinstance(model := values.get("model"), Mapping):
-        values["model"] = _model(model, folder)
+        values["model"], values["exact"] = _model(model, folder)
     for name, kind in (("lora", Lora), ("parallelism", Parallelism)):
         given = values.get(name)
         if given is None and name == "parallelism":
@@ -217,20 +247,44 @@ def _parsed(document: Mapping[str, Any], folder: Path | None = None, current: Se
     return values
 
 
-def _model(model: Mapping[str, Any], folder: Path | None) -> Architecture:
-    if "factory" in model:
+def _model(model: Mapping[str, Any], folder: Path | None) -> tuple[Architecture, ExactModel | None]:
+    """The model's numbers, and the model itself where a configuration or a factory gives it."""
+    named = next((key for key in ("hf_config", "factory") if key in model), None)
+    if named is None:
+        return from_numbers(model), None
+    if others := [key for key in model if key != named]:
+        raise SettingsError(f"settings.model: {others[0]} can't stand beside {named}; give one or the other")
+    given = model[named]
+    if named == "factory":
+        return UNCOVERED, _factory(given, folder)
+    if isinstance(given, Mapping):
+        config, where = dict(given), "the object given"
+    elif isinstance(given, str | Path):
+        path = Path(given).expanduser()
+        path = folder / path if folder and not path.is_absolute() else path
+        config, where = read_hf_config(path), str(path)
+    else:
+        raise SettingsError(f"settings.model.hf_config: must be a path or an object, got {shown(given)}")
+    try:
+        text = json.dumps(config, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise SettingsError(f"settings.model.hf_config: {where} is no JSON object ({e})") from None
+    try:
+        return from_hf_dict(config, where), ExactModel(text, where=where)
+    except SettingsError as e:
+        return UNCOVERED, ExactModel(text, where=where, uncovered=str(e))
+
+
+def _factory(given: Any, folder: Path | None) -> ExactModel:
+    module, colon, function = given.rpartition(":") if isinstance(given, str) else ("", "", "")
+    if not (module and colon and function.isidentifier()):
         raise SettingsError(
-            "settings.model.factory: running your own code under a trace comes with torch and is not "
-            "available by formula; give hf_config or the model's numbers"
+            f"settings.model.factory: must be package.module:function or path/to/file.py:function, got {shown(given)}"
         )
-    if "hf_config" in model:
-        if others := [key for key in model if key != "hf_config"]:
-            raise SettingsError(f"settings.model: {others[0]} can't stand beside hf_config; give one or the other")
-        if not isinstance(model["hf_config"], str | Path):
-            raise SettingsError(f"settings.model.hf_config: must be a path, got {shown(model['hf_config'])}")
-        path = Path(model["hf_config"]).expanduser()
-        return from_hf_config(folder / path if folder and not path.is_absolute() else path)
-    return from_numbers(model)
+    if module.endswith(".py"):
+        path = Path(module).expanduser()
+        given = f"{folder / path if folder and not path.is_absolute() else path}:{function}"
+    return ExactModel(factory=given, where=given, uncovered=f"settings.model.factory: no closed form covers {given}")
 
 
 def _check_choice(name: str, kind: str, value: Any) -> None:

@@ -13,7 +13,7 @@ from ..units import format_bytes
 from .words import arithmetic, beside_rows, clean, continued, coverage_text, family_text, is_command, place_text
 
 if TYPE_CHECKING:  # a diagnosis must not pay for loading the memory model
-    from ..memory.formulas import Estimate
+    from ..memory.estimates import Estimate
 
 LABEL = 10
 SHOWN = 3

@@ -16,7 +16,7 @@ from ..units import format_bytes, gib
 
 if TYPE_CHECKING:
     from ..evidence.facts import MemoryPoint
-    from ..memory.formulas import Estimate
+    from ..memory.estimates import Estimate
 
 Spec = dict[str, Any]
 

@@ -1,0 +1,102 @@
+"""What a step needs: the moments of its timeline, the largest of them, and what the device shows then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .settings import Settings
+from .terms import Term
+
+SCHEMA = "diag_kit.estimate/1"
+PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Memory at one moment of the step, by category, in bytes. ``micro_step`` counts from 1; None in the optimizer."""
+
+    label: str
+    phase: str
+    micro_step: int | None
+    by_category: dict[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.by_category.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step needs, in bytes.
+
+    Attributes:
+        terms: the named parts; ``timeline``: one optimizer step, later than the first (optimizer state exists).
+        peak_allocated_bytes: the largest moment; ``components_at_peak`` sums to it exactly.
+        steady_state_bytes: what stays between steps: parameters, optimizer state, buffers that persist.
+        peak_reserved_bytes: what the caching allocator needs then, with little to spare; ``device_bytes`` adds the
+            CUDA context.
+        band_bytes: lowest and highest that the device may show: context and fragmentation aren't known exactly.
+        method: ``formula`` or ``trace``.
+        headroom_bytes: capacity minus device_bytes; ``fits``: that is not negative. None without a capacity.
+    """
+
+    settings: Settings
+    terms: tuple[Term, ...]
+    timeline: tuple[Moment, ...]
+    peak: Moment
+    steady_state_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    band_bytes: tuple[int, int]
+    assumptions: tuple[str, ...]
+    method: str = "formula"
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.peak.total_bytes
+
+    @property
+    def peak_phase(self) -> str:
+        return self.peak.phase
+
+    @property
+    def components_at_peak(self) -> dict[str, int]:
+        return self.peak.by_category
+
+    @property
+    def peak_by_phase(self) -> dict[str, int | None]:
+        """Largest moment of each phase; None for a phase that these settings do not describe."""
+        found: dict[str, int | None] = dict.fromkeys(PHASES)
+        for moment in self.timeline:
+            found[moment.phase] = max(found[moment.phase] or 0, moment.total_bytes)
+        return found
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        capacity = self.settings.capacity_bytes
+        return None if capacity is None else capacity - self.device_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.headroom_bytes is None else self.headroom_bytes >= 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``diag-kit estimate --json``."""
+        return {
+            "schema": SCHEMA,
+            "method": self.method,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "device_bytes": self.device_bytes,
+            "peak_phase": self.peak_phase,
+            "components_at_peak": dict(self.components_at_peak),
+            "peak_by_phase": self.peak_by_phase,
+            "headroom_bytes": self.headroom_bytes,
+            "band_bytes": list(self.band_bytes),
+            "fits": self.fits,
+            "assumptions": list(self.assumptions),
+            "steady_state_bytes": self.steady_state_bytes,
+            "peak_moment": self.peak.label,
+            "settings": self.settings.to_json(),
+        }
