@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .recording import BASE, SAVED, Allocation, Decision, Mark, Recording
+from .recording import BASE, Allocation, Decision, Mark, Recording
 
 _ASKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default}
 _NO = ("any", "isnan", "isinf", "zeros", "zero_", "ne", "lt", "gt")
-"""Operators whose result, asked for its value, is taken as 0: nothing is masked, overflows or differs in a healthy run."""
+"""Operators whose result, asked for its value, is taken as 0: in a healthy run nothing is masked or overflows."""
 
 
 class Ledger(TorchDispatchMode):
@@ -53,6 +53,7 @@ class Ledger(TorchDispatchMode):
 
     def __exit__(self, *failure: Any) -> None:
         self._hooks.close()
+        self._held.clear()  # what dies from here on is no part of the step
         super().__exit__(*failure)
 
     # --- what happens in the step
@@ -106,8 +107,8 @@ class Ledger(TorchDispatchMode):
         self._held[key] = (weakref.ref(storage, lambda _: self._end(key)), index)
 
     def _end(self, key: int) -> None:
-        _, index = self._held.pop(key)
-        self.recording.events.append(-(index + 1))
+        if (held := self._held.pop(key, None)) is not None:
+            self.recording.events.append(-(held[1] + 1))
 
     def _resizing(self, original: Any) -> Any:
         """FSDP frees and refills its gathered parameters by resizing their storage, which no operator shows."""
@@ -197,6 +198,3 @@ def categorise(recording: Recording, vocab: int | None, micro_batch: int, seq_le
             own.category = "attention_scores"
         elif own.phase in ("forward", "loss") and ends.get(index, 1 << 62) >= starts.get(own.micro_step, last):
             own.category = "activations"
-
-
-assert set(SAVED) == {"activations", "attention_scores", "logits"}

@@ -42,11 +42,12 @@ class Mark(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Bytes of allocation ``index`` enter (+1) or leave (-1) ``category``."""
+    """Bytes of allocation ``index`` enter (+1) or leave (-1) ``category``; ``turned``: for another category."""
 
     index: int
     sign: int
     category: str
+    turned: bool = False
 
 
 class Decision(NamedTuple):
@@ -101,7 +102,6 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
     """
     allocations = recording.allocations
     live: dict[int, str] = {}
-    retained: set[int] = set()
 
     def turn(current: int) -> list[Move]:
         """Saved bytes of micro-step ``current`` are activations, those of all others a retained graph."""
@@ -112,7 +112,7 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
                 continue
             wanted = own.category if own.micro_step == current else "retained_graphs"
             if wanted != category:
-                moves += [Move(index, -1, category), Move(index, 1, wanted)]
+                moves += [Move(index, -1, category, True), Move(index, 1, wanted, True)]
                 live[index] = wanted
         return moves
 
@@ -133,5 +133,4 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
                 graph = own.micro_step
                 begun, moves = Mark(mark.event, "backward", graph), turn(graph)
             moves.append(Move(index, -1, live.pop(index)))
-        retained.clear()
         yield begun, moves

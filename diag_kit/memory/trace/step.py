@@ -59,7 +59,7 @@ def optimizer_step(job: Job, s: Settings, optimizer: torch.optim.Optimizer | Non
         watch.mark("backward", m)
         loss.backward()
         watch.book((p.grad for p in parameters), "gradients")
-        loss = outputs = None
+        loss = outputs = None  # noqa: F841  lets go of the graph and the outputs
     watch.mark("optimizer")
     if optimizer is not None:
         optimizer.step()
@@ -92,43 +92,37 @@ class Session:
 
     def __init__(self, s: Settings, layers: int | None = None) -> None:
         self.s = s
-        self._stack = contextlib.ExitStack()
-        try:
-            self._stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            self.cuda = self._stack.enter_context(as_cuda(s))
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._mode, as_cuda(s):
             self.job = build(s, layers)
-            self._stack.enter_context(plain_transformers())
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self._stack.close()
+            self.trained = [p for p in self.job.model.parameters() if p.requires_grad]
+            self.optimizer = self.job.optimizer(self.trained)
+        self._warm = False
 
     def record(self, micro_batch: int, seq_len: int, grad_accum: int) -> Recording:
-        """The second of two optimizer steps, so that optimizer state exists; the first has one micro-step."""
-        s, job = self.s.with_(micro_batch=micro_batch, seq_len=seq_len, grad_accum=grad_accum), self.job
-        model, optimizer = job.model, job.optimizer([p for p in job.model.parameters() if p.requires_grad])
+        """An optimizer step later than the first, so that optimizer state exists."""
+        s = self.s.with_(micro_batch=micro_batch, seq_len=seq_len, grad_accum=grad_accum)
+        job, model, optimizer = self.job, self.job.model, self.optimizer
         try:
-            optimizer_step(job, s.with_(grad_accum=1), optimizer, Nobody())
-            ledger = Ledger(model)
-            with ledger:
-                self.cuda.kernels.clear()
-                ledger.book(model.parameters(), "parameters")
-                ledger.book(model.buffers(), "buffers")
-                if optimizer is not None:
-                    ledger.book(_tensors(list(optimizer.state.values())), "optimizer_state")
-                optimizer_step(job, s, optimizer, ledger)
-            recording = ledger.recording
+            with self._mode, plain_transformers(), as_cuda(s) as cuda:
+                if not self._warm:
+                    with Ledger(model):
+                        optimizer_step(job, s.with_(grad_accum=1), optimizer, Nobody())
+                    self._warm = True
+                cuda.kernels.clear()
+                with Ledger(model) as ledger:
+                    ledger.book(model.parameters(), "parameters")
+                    ledger.book(model.buffers(), "buffers")
+                    if optimizer is not None:
+                        ledger.book(_tensors(list(optimizer.state.values())), "optimizer_state")
+                    optimizer_step(job, s, optimizer, ledger)
         except SettingsError:
             raise
-        except Exception as e:  # noqa: BLE001  any model's code may fail in any way
+        except Exception as e:
             raise SettingsError(f"trace: {_where(e)}") from e
+        recording = ledger.recording
         categorise(recording, job.vocab, micro_batch, seq_len)
-        recording.kernels = [Kernel(call.kernel, call.why, "") for call in self.cuda.kernels]
+        recording.kernels = [Kernel(call.kernel, call.why, "") for call in cuda.kernels]
         recording.notes = list(job.notes)
         return recording
 
