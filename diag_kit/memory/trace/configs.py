@@ -28,6 +28,16 @@ _TASKS = {
 }
 """What is trained -> the tables in transformers' modeling_auto that list the classes for it."""
 WITH_VOCABULARY = ("causal-lm", "seq2seq-lm", "masked-lm", "image-text")
+_ALIASES = {
+    "GPT2LMHeadModel": dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attn.c_attn")
+    | {"o_proj": "attn.c_proj", "up_proj": "mlp.c_fc", "down_proj": "mlp.c_proj"},
+    "GPTNeoX": dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attention.query_key_value")
+    | {"o_proj": "attention.dense", "up_proj": "mlp.dense_h_to_4h", "down_proj": "mlp.dense_4h_to_h"},
+    "OPT": {"o_proj": "self_attn.out_proj", "up_proj": "fc1", "down_proj": "fc2"},
+    "Starcoder2": {"up_proj": "mlp.c_fc", "down_proj": "mlp.c_proj"},
+    "Bert": {"q_proj": "attention.self.query", "k_proj": "attention.self.key", "v_proj": "attention.self.value",
+             "o_proj": "attention.output.dense", "up_proj": "intermediate.dense", "down_proj": "output.dense"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,11 @@ class Blueprint:
     task: str
     notes: tuple[str, ...] = ()
     numbers: Architecture | None = None
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Llama's names of linear layers, which settings use for models known by numbers -> paths below a layer."""
+        return _ALIASES.get(self.cls.__name__.partition("For")[0], {}) if self.numbers else {}
 
     def fit(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model with what its configuration can't say; the same object."""

@@ -12,8 +12,10 @@ import torch
 from ...errors import SettingsError
 from ..settings import Settings
 from . import configs
+from .adapters import adapt
 from .optimizers import DTYPES, optimizer
 from .plain import plain_transformers
+from .remedies import checkpoint, fuse_loss
 
 
 @dataclass
@@ -75,7 +77,13 @@ def _build(settings: Settings, layers: int | None) -> Job:
     _count(settings, whole, notes)
     config = plan.config if layers in (None, full) else configs.at_depth(plan.config, layers, period or 1)
     model = _model(settings, plan, config, notes)
-    model.train()
+    where = settings.exact.where if settings.exact else "the model"
+    if settings.fused_loss:
+        notes += _fused(model, settings, plan.task)
+    if settings.lora:
+        notes += adapt(model, settings, plan.aliases, where)
+    checkpoint(model, settings)
+    finish(model, settings, notes)
     return Job(
         model=model,
         batch=_batches(plan.task, config, model),
@@ -90,6 +98,29 @@ def _build(settings: Settings, layers: int | None) -> Job:
     )
 
 
+def finish(model: torch.nn.Module, settings: Settings, notes: list[str]) -> None:
+    """Train mode and the gradients' dtype; what the precision recipe means, in the notes."""
+    model.train()
+    if settings.gradient_dtype:
+        if not hasattr(torch.Tensor, "grad_dtype"):
+            raise SettingsError(f"settings.gradient_dtype: needs torch 2.9, this is {torch.__version__}; leave it out")
+        for p in model.parameters():
+            if p.requires_grad:
+                p.grad_dtype = DTYPES[settings.gradient_dtype]
+    if settings.precision == "amp-fp16":
+        notes.append("The gradient scaler is left out: it works in place and holds two numbers.")
+
+
+def _fused(model: torch.nn.Module, settings: Settings, task: str) -> list[str]:
+    if task not in configs.WITH_VOCABULARY:
+        return ["fused_loss changes nothing: the model has no logits over a vocabulary."]
+    if task != "causal-lm":
+        raise SettingsError(
+            f"settings.fused_loss: is for causal language models, and {type(model).__name__} is none; set it to false"
+        )
+    return fuse_loss(model, settings)
+
+
 def _count(settings: Settings, whole: torch.nn.Module, notes: list[str]) -> None:
     """Says where the model that was built is not the one that the numbers describe."""
     built, stated = sum(p.numel() for p in whole.parameters()), settings.model.params
@@ -100,11 +131,9 @@ def _count(settings: Settings, whole: torch.nn.Module, notes: list[str]) -> None
 
 def _model(settings: Settings, plan: configs.Blueprint, config: Any, notes: list[str]) -> torch.nn.Module:
     dtype = torch.float32 if settings.precision.startswith("amp-") else DTYPES[settings.precision]
-    stated = getattr(plan.config, "dtype", None)
-    if stated is not None and stated != dtype and str(stated) != str(dtype):
-        notes.append(
-            f"Weights are {str(dtype).removeprefix('torch.')} as settings.precision says; the file says {stated}."
-        )
+    stated, held = (str(d).removeprefix("torch.") for d in (getattr(plan.config, "dtype", None) or dtype, dtype))
+    if stated != held:
+        notes.append(f"Weights are {held}, as settings.precision says; the configuration says {stated}.")
     attention = "eager" if settings.attention == "eager" else "sdpa"
     try:
         return plan.fit(plan.cls._from_config(config, dtype=dtype, attn_implementation=attention))
