@@ -1,0 +1,255 @@
+"""The exact model of a run: programs compiled from traces of its own model, as they are asked for, and kept.
+
+A program covers one family: one micro-batch or more, accumulating or not, lengths to one side of the model's attention
+window. It is compiled from traces of a few layers and proven by one more, at the point that was asked for, whose bytes
+it must give exactly. Where they are not given, the whole depth is traced; where that is no polynomial either, the point
+itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SettingsError
+from .compiling import compile_program
+from .program import ROUNDING, NotPolynomialError, Point, Program
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .trace.recording import Recording
+    from .trace.step import Session
+
+Progress = Callable[[str, int, int], None]
+"""Told what is traced, how many traces are done and how many are meant to be."""
+LENGTH_UNIT = 128
+"""Grid lengths are 5, 7 and 9 of these: multiples of what kernels pad to, and no usual width of a head."""
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_POINT = ("micro_batch", "seq_len", "grad_accum", "capacity_bytes", "method", "gpu")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one program covers."""
+
+    single: bool
+    accumulates: bool
+    windowed: bool = False
+    ragged: bool = False
+    depth: int | None = None
+    point: Point | None = None
+
+
+@dataclass
+class Traced:
+    """A program and how it was proven.
+
+    Attributes:
+        family: what it covers.
+        why: what kept the families that were tried before from covering it.
+        off_bytes: by how much it missed the bytes of one more trace, at ``proof``; None where that is the program.
+        decisions, kernels, notes: as recorded.
+    """
+
+    program: Program
+    family: Family
+    proof: Point
+    off_bytes: int | None
+    decisions: list[tuple[str, str, float]]
+    kernels: list[tuple[str, str, str]]
+    notes: list[str]
+    why: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """How exact this is, in one line."""
+        p = self.proof
+        at = f"micro-batch {p.micro_batch}, length {p.seq_len:,}, {p.layers} layers, {p.grad_accum} micro-steps"
+        if self.off_bytes is None:
+            return f"not polynomial here ({'; '.join(self.why)}): traced live at {at}"
+        return f"self-check against one more trace ({at}): {self.off_bytes} bytes off"
+
+
+class Exact:
+    """Programs of one model under one set of settings but its numbers. Torch is imported when one is traced."""
+
+    def __init__(self, s: Settings, on_progress: Progress | None = None) -> None:
+        self.s = s
+        self.on_progress = on_progress or (lambda *_: None)
+        self._sessions: dict[int | None, Session] = {}
+        self.programs: dict[Family, Traced] = {}
+        self._done = self._meant = 0
+
+    def at(self, s: Settings) -> tuple[Traced, Point]:
+        """The program that covers these settings, which differ from its own in their numbers only; and the point."""
+        layers = layers_of(s)
+        job = None
+        if layers is None:
+            job = self._session(None).job
+            layers = job.full_layers or 1
+        p = Point(s.micro_batch, s.seq_len, layers, s.grad_accum)
+        family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
+        for wanted in (family, replace(family, ragged=True), replace(family, depth=layers), replace(family, point=p)):
+            traced = self.programs.get(wanted)
+            if traced and (wanted.ragged or traced.program.any_length or not p.seq_len % 8):
+                return traced, p
+        traced = self._trace(family, p)
+        self.programs[traced.family] = traced
+        return traced, p
+
+    def _windowed(self, p: Point) -> bool:
+        window = self._window()
+        return window is not None and p.seq_len > window
+
+    def _window(self) -> int | None:
+        config = self.s.exact.config if self.s.exact else None
+        if not config or config.get("use_sliding_window") is False:
+            return None
+        window = config.get("sliding_window")
+        return window if isinstance(window, int) and window > 0 else None
+
+    # --- tracing
+
+    def _trace(self, family: Family, p: Point) -> Traced:
+        ragged = bool(p.seq_len % 8)
+        attempts = [family, replace(family, ragged=True), replace(family, depth=p.layers)]
+        if ragged:
+            attempts.append(replace(family, depth=p.layers, ragged=True))
+        why: list[str] = []
+        for wanted in attempts:
+            if wanted.ragged and not ragged:
+                continue
+            try:
+                traced = self._compiled(wanted, p)
+            except NotPolynomialError as e:
+                why.append(str(e))
+                continue
+            if traced.off_bytes == 0:
+                return traced
+            why.append(f"the self-check was {traced.off_bytes} bytes off")
+        live = self._live(replace(family, point=p), p)
+        live.why = tuple(dict.fromkeys(why))
+        return live
+
+    def _compiled(self, family: Family, p: Point) -> Traced:
+        flat, deep, proof = self._depths(family, p)
+        k = 3 if family.accumulates else 1
+        batches = (1,) if family.single else (2, 3)
+        lengths, others = self._lengths(family)
+        session = self._session(deep)
+        layers = session.job.layers or p.layers
+        self._meant = len(batches) * len(lengths) + len(others) + 2
+        self._done = 0
+        grid = [self._record(session, Point(b, n, layers, k)) for b in batches for n in lengths]
+        for i, n in enumerate(others):
+            grid.append(self._record(session, Point(batches[i % len(batches)], n, layers, k)))
+        shallow = None
+        if flat is not None:
+            shallow = self._record(self._session(flat), grid[0][0]._replace(layers=flat))
+        rounding = 1 if self.s.device == "cpu" else ROUNDING
+        any_length = True
+        try:
+            program = compile_program(grid, shallow, rounding)
+        except NotPolynomialError:
+            even = [one for one in grid if not one[0].seq_len % 8]
+            if family.ragged or len(even) == len(grid):
+                raise
+            program, any_length = compile_program(even, shallow, rounding), False
+        program.any_length = any_length
+        if not any_length and p.seq_len % 8:
+            raise NotPolynomialError("lengths that are no multiple of 8 take another course")
+        checked = self._session(proof)
+        at = Point(p.micro_batch, p.seq_len, checked.job.layers or p.layers, min(p.grad_accum, 4))
+        _, recording = self._record(checked, at)
+        return self._with_proof(program, family, at, recording, _off(program, at, recording))
+
+    def _live(self, family: Family, p: Point) -> Traced:
+        at = p._replace(grad_accum=3 if family.accumulates else 1)
+        _, recording = self._record(self._session(None), at)
+        program = compile_program([(at, recording)], None, 1 if self.s.device == "cpu" else ROUNDING)
+        return self._with_proof(program, family, at, recording, None)
+
+    def _with_proof(self, program: Program, family: Family, at: Point, r: Recording, off: int | None) -> Traced:
+        decisions, kernels = [tuple(d) for d in r.decisions], [tuple(k) for k in r.kernels]
+        return Traced(program, family, at, off, decisions, kernels, list(r.notes))  # type: ignore[arg-type]
+
+    def _depths(self, family: Family, p: Point) -> tuple[int | None, int | None, int | None]:
+        """Layers of the shallow, the deep and the proving stack; None for the whole, or for none shallow."""
+        if family.depth is not None or layers_of(self.s) is None:
+            return None, None, None
+        period = self._session(2).job.period if self._session(2).job.layers else 0
+        if not period or p.layers <= 3 * period:
+            return None, None, None
+        rest = p.layers % period
+        return 2 * period + rest, 3 * period + rest, min(4 * period + rest, p.layers)
+
+    def _lengths(self, family: Family) -> tuple[list[int], list[int]]:
+        """Lengths of the grid, multiples of what kernels pad to, and others that are not."""
+        longest = self._session(2).job.longest if layers_of(self.s) is not None else self._session(None).job.longest
+        unit, start = LENGTH_UNIT, 0
+        if family.windowed:
+            start = -(-(self._window() or 0) // LENGTH_UNIT) * LENGTH_UNIT
+        while longest is not None and start + 9 * unit > longest and unit > 8:
+            unit //= 2
+        if family.ragged:
+            return [start + 5 * unit + 1, start + 7 * unit + 11, start + 9 * unit - 3], [
+                start + 6 * unit + 22,
+                start + 5 * unit + 7,
+            ]
+        return [start + n * unit for n in (5, 7, 9)], [start + 6 * unit + 8, start + 5 * unit + 3]
+
+    def _session(self, layers: int | None) -> Session:
+        from .trace.step import Session
+
+        if layers not in self._sessions:
+            self.on_progress("building the model under fake tensors", self._done, self._meant)
+            self._sessions[layers] = Session(self.s, layers)
+        return self._sessions[layers]
+
+    def _record(self, session: Session, p: Point) -> tuple[Point, Recording]:
+        what = f"tracing micro-batch {p.micro_batch}, length {p.seq_len:,}, {p.layers} layers"
+        self.on_progress(what, self._done, self._meant)
+        recording = session.record(p.micro_batch, p.seq_len, p.grad_accum)
+        self._done += 1
+        self.on_progress(what, self._done, self._meant)
+        return p, recording
+
+
+def _off(program: Program, p: Point, recording: Recording) -> int:
+    """The largest difference between the bytes alive as predicted and as traced, event by event, before rounding."""
+    _, amounts = program.events(p)
+    sizes = [a.bytes for a in recording.allocations]
+    traced = [sizes[event - 1] if event > 0 else 0 for event in recording.events]
+    predicted = Program.peak_bytes(replace(program, rounding=1), p)
+    off = abs(predicted - recording.peak_bytes())
+    return off if traced == amounts else max(off, 1)
+
+
+def layers_of(s: Settings) -> int | None:
+    """The depth of the run's model as its settings state it; None where only the model itself can tell."""
+    if s.exact is None:
+        return s.model.n_layers
+    config: dict[str, Any] = s.exact.config or {}
+    found = next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+    return found if not isinstance(config.get("text_config"), dict) else None
+
+
+def identity(s: Settings) -> str:
+    """What a trace depends on, as text: the settings without the numbers that a program is evaluated at."""
+    document = {name: value for name, value in s.to_json().items() if name not in _POINT}
+    model = dict(document["model"])
+    config = model.get("hf_config", model)
+    if isinstance(config, dict) and not config.get("layer_types"):
+        config = {name: value for name, value in config.items() if name not in _DEPTHS}
+        model = {"hf_config": config} if "hf_config" in model else config
+    gpu = None if s.device == "cpu" else s.gpu
+    return json.dumps({**document, "model": model, "gpu": gpu}, sort_keys=True, default=str)
+
+
+def refuse(s: Settings) -> None:
+    """SettingsError where a trace can't describe these settings."""
+    p = s.parallelism
+    if p.strategy == "megatron" and (p.tensor > 1 or p.pipeline > 1):
+        raise SettingsError("settings.method: tensor and pipeline parallelism are known by formula only; use formula")
