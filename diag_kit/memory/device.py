@@ -60,13 +60,16 @@ def attention_kernel(s: Settings) -> str:
     """``eager``, ``flash``, ``efficient`` or ``math``: the kernel that runs, ``sdpa`` as torch picks on this GPU.
 
     Source: torch's ``sdp_utils``: flash needs 16-bit operands and compute capability 8.0; else the memory-efficient
-    kernel runs. On a CPU the flash kernel runs unless dropout is on, which falls to the math path.
+    kernel runs, but for bf16 before 8.0. On a CPU flash runs unless dropout is on, which falls to the math path.
     """
     if s.attention != "sdpa":
         return s.attention
     if s.device == "cpu":
         return "math" if s.dropout else "flash"
-    return "efficient" if capability(s.gpu) < (8, 0) or s.precision == "fp32" else "flash"
+    old = capability(s.gpu) < (8, 0)
+    if old and s.precision.endswith("bf16"):
+        return "math"
+    return "efficient" if old or s.precision == "fp32" else "flash"
 
 
 def context_bytes(s: Settings) -> tuple[int, int]:

@@ -10,6 +10,7 @@ leaf in fp32 that needs a gradient is cast once until the outermost context ends
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,15 +63,21 @@ def autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any
 
 def install(library: torch.library.Library) -> None:
     """Overlay the CPU's table with CUDA's, until the library is destroyed."""
+    for name, rule in _table():
+        library.impl(name, rule, _KEY)
+
+
+@functools.cache
+def _table() -> list[tuple[str, Any]]:
+    """Operators that CUDA casts otherwise than the CPU, with their rule; those that it doesn't cast fall through."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    names = [n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")]
-    for name in names:
-        cuda, cpu = has(f"aten::{name}", "AutocastCUDA"), has(f"aten::{name}", _KEY)
-        rule = _rule(name) if cuda else None
-        if rule is not None:
-            library.impl(name, rule, _KEY)
-        elif cpu and not cuda:
-            library.impl(name, torch.library.fallthrough_kernel, _KEY)
+    table: list[tuple[str, Any]] = []
+    for full in torch._C._dispatch_get_all_op_names():
+        cuda, cpu = has(full, "AutocastCUDA"), has(full, _KEY)
+        rule = _rule(full.removeprefix("aten::")) if cuda else torch.library.fallthrough_kernel if cpu else None
+        if rule is not None and full.startswith("aten::"):
+            table.append((full.removeprefix("aten::"), rule))
+    return table
 
 
 def _rule(name: str) -> Rule | None:

@@ -40,7 +40,6 @@ from . import attention, autocast
 from .attention import AttentionCall, Operands
 
 aten = torch.ops.aten
-_CPU_KERNELS = {0: "math", 1: "flash"}
 
 
 @dataclass
@@ -64,7 +63,7 @@ def as_cuda(settings: Settings) -> Iterator[Emulation]:
     Under ``"cuda"`` tensors must be fake: overlaid operators have the right sizes and no values. Process-wide.
     """
     emulation = Emulation(settings)
-    overlays = _cuda(emulation) if settings.device == "cuda" else {"scaled_dot_product_attention": _noted(emulation)}
+    overlays = _cuda(emulation) if settings.device == "cuda" else _noted(emulation)
     library = torch.library.Library("aten", "IMPL")
     with contextlib.ExitStack() as stack:
         stack.callback(library._destroy)
@@ -128,14 +127,23 @@ def _attention(emulation: Emulation) -> Callable[..., Any]:
     return attend
 
 
-def _noted(emulation: Emulation) -> Callable[..., Any]:
-    def attend(original: Any, q: Any, k: Any, v: Any, mask: Any = None, p: float = 0.0, *rest: Any, **kw: Any) -> Any:
-        kernel = _CPU_KERNELS.get(torch._fused_sdp_choice(q, k, v, mask, p, *rest, **kw), "math")
-        why = "the CPU's own kernel" if kernel == "flash" else "the CPU's kernel takes no dropout and no such shape"
-        emulation.note(kernel, why, Operands(q, k, v, mask, p, bool(rest and rest[0]), False, (0, 0)))
-        return original(q, k, v, mask, p, *rest, **kw)
+def _noted(emulation: Emulation) -> dict[str, Callable[..., Any]]:
+    """torch's own attention on the CPU, whose choice shows in whether its fused kernel is called."""
+    fused: list[bool] = []
 
-    return attend
+    def attend(original: Any, q: Any, k: Any, v: Any, mask: Any = None, p: float = 0.0, *rest: Any, **kw: Any) -> Any:
+        fused.clear()
+        result = original(q, k, v, mask, p, *rest, **kw)
+        kernel = "flash" if fused else "math"
+        why = "the CPU's own kernel" if fused else f"the CPU's kernel refuses: {'dropout' if p else 'shape or dtype'}"
+        emulation.note(kernel, why, Operands(q, k, v, mask, p, bool(rest and rest[0]), False, (0, 0)))
+        return result
+
+    def flash(original: Any, *args: Any, **kwargs: Any) -> Any:
+        fused.append(True)
+        return original(*args, **kwargs)
+
+    return {"scaled_dot_product_attention": attend, "_scaled_dot_product_flash_attention_for_cpu": flash}
 
 
 def _dense(*tensors: Any) -> list[Any]:
