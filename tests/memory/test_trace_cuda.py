@@ -43,8 +43,9 @@ class Watch(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if not func._schema.name.startswith("prim::"):
             self.ops.append(func._schema.name.removeprefix("aten::"))
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         for t in tree_leaves(out):
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in self.alive:
+            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in {*self.alive, *given}:
                 storage = t.untyped_storage()
                 self.alive[storage._cdata] = storage.nbytes()
                 weakref.finalize(storage, self.alive.pop, storage._cdata)
@@ -164,6 +165,15 @@ def test_the_kernel_is_torchs_choice_and_says_what_the_faster_ones_refused(fake,
     assert cuda.kernels[0].kernel == kernel
     assert why in cuda.kernels[0].why
     assert ("2×8×256×256 are materialised" in cuda.kernels[0].why) == (kernel == "math")
+
+
+def test_who_pins_the_efficient_kernel_repeats_grouped_heads(fake):
+    """``attention: efficient``: k and v of every query head are made and kept; SDPA itself would fall to the math path."""
+    with as_cuda(on("T4", attention="efficient")) as cuda:
+        kept, _ = attend(kv=KV, dtype=torch.float16)
+    n = B * H * S
+    assert kept == 3 * n * D * 2 + n * 4 + 16
+    assert cuda.kernels[0].kernel == "efficient"
 
 
 def test_a_padding_mask_does_not_stop_the_flash_package(fake):

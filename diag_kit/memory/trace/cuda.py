@@ -118,6 +118,8 @@ def _attention(emulation: Emulation) -> Callable[..., Any]:
         _: Any, q: Any, k: Any, v: Any, mask: Any = None, p: float = 0.0, causal: bool = False, *,
         scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
+        if asked == "efficient" and enable_gqa:  # the kernel takes none, so whoever pins it repeats the heads before
+            k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
         # The flash-attention package is given lengths in place of a padding mask.
         o = Operands(q, k, v, None if asked == "flash" else mask, p, causal, enable_gqa, gpu)
         kernel, why = attention.choose(o, kernels)
