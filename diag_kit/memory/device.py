@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -9,7 +10,23 @@ from ..units import MIB
 from .settings import Settings
 
 _T = TypeVar("_T")
-_BEFORE_AMPERE = ("T4", "V100", "P100", "P40", "P4", "1080", "2080", "TITAN", "RTX 5000", "RTX 6000 QUADRO")
+_CAPABILITIES = tuple(
+    (re.compile(names), version)
+    for names, version in (
+        (r"P100", (6, 0)),
+        (r"\bP4(?:0|\b)|GTX ?10\d0|10[678]0 ?TI|\bP6000|TITAN XP?\b", (6, 1)),
+        (r"V100|TITAN V", (7, 0)),
+        (r"\bT4|GTX ?16\d0|(?:RTX ?)?20[678]0|TITAN RTX|QUADRO RTX|RTX [4568]000 QUADRO", (7, 5)),
+        (r"\bL4(?:0S?)?\b|(?:RTX ?)?40[5-9]0|ADA", (8, 9)),
+        (r"\bA(?:2|10G?|16|40)\b|A[2456][05]00|(?:RTX ?)?30[5-9]0", (8, 6)),
+        (r"G?H(?:100|200|800|20)|GH200", (9, 0)),
+        (r"G?B300", (10, 3)),
+        (r"G?B[12]00", (10, 0)),
+        (r"GB10\b", (12, 1)),
+        (r"(?:RTX ?)?50[5-9]0|RTX PRO|BLACKWELL", (12, 0)),
+    )
+)
+"""Names of GPUs -> compute capability (NVIDIA's list of CUDA GPUs). The first that fits holds; others count as A100."""
 
 CONTEXT_BYTES: dict[str, tuple[int, int]] = {
     "T4": (141 * MIB, 141 * MIB),
@@ -21,8 +38,9 @@ CONTEXT_BYTES: dict[str, tuple[int, int]] = {
 T4: 140.875 MiB (fitcheck-llm, torch 2.10 and 2.14, lazy loading). V100: up to 1343 MiB (transformers performance guide
 of 2022, eager loading). Otherwise the 140 MiB to 1 GiB that published measurements and the NAIRR guide span."""
 
-WORKSPACE_BYTES = {"H100": 32 * MIB, "H200": 32 * MIB, "B200": 32 * MIB, "": 8 * MIB + 128 * 1024}
-"""cuBLAS workspace, allocated through the caching allocator at the first product (cuBLAS manual; pytorch#95668)."""
+WORKSPACE_BYTES = {9: 32 * MIB, 10: 32 * MIB, 12: 32 * MIB}
+"""Major compute capability -> cuBLAS workspace, else 8 MiB + 128 KiB; allocated through the caching allocator at the
+first product, and shared with cuBLASLt (``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 
 RESERVED_OVER_ALLOCATED = (1.0, 1.04, 1.49)
 """Peak reserved over peak allocated: the least possible, what a full device needs, the most seen with room to spare.
@@ -32,17 +50,25 @@ The allocator gives cached blocks back before it fails, so whether a run fits is
 most of the 54 rows measured on one T4 (fitcheck-llm)."""
 
 
+def capability(gpu: str | None) -> tuple[int, int]:
+    """Compute capability of a GPU by its name, as drivers print it or people write it; an A100's where unknown."""
+    name = (gpu or "A100").upper()
+    return next((version for pattern, version in _CAPABILITIES if pattern.search(name)), (8, 0))
+
+
 def attention_kernel(s: Settings) -> str:
     """``eager``, ``flash``, ``efficient`` or ``math``: the kernel that runs, ``sdpa`` as torch picks on this GPU.
 
     Source: torch's ``sdp_utils``: flash needs 16-bit operands and compute capability 8.0; else the memory-efficient
-    kernel runs. On a CPU the flash kernel runs unless dropout is on, which falls to the math path.
+    kernel runs, but for bf16 before 8.0. On a CPU flash runs unless dropout is on, which falls to the math path.
     """
     if s.attention != "sdpa":
         return s.attention
     if s.device == "cpu":
         return "math" if s.dropout else "flash"
-    old = any(name in (s.gpu or "A100").upper() for name in _BEFORE_AMPERE)
+    old = capability(s.gpu) < (8, 0)
+    if old and s.precision.endswith("bf16"):
+        return "math"
     return "efficient" if old or s.precision == "fp32" else "flash"
 
 
@@ -53,7 +79,7 @@ def context_bytes(s: Settings) -> tuple[int, int]:
 
 def workspace_bytes(s: Settings) -> int:
     """Bytes of the matrix library's workspace inside the caching allocator."""
-    return 0 if s.device == "cpu" else _by_gpu(WORKSPACE_BYTES, s.gpu)
+    return 0 if s.device == "cpu" else WORKSPACE_BYTES.get(capability(s.gpu)[0], 8 * MIB + 128 * 1024)
 
 
 def _by_gpu(table: Mapping[str, _T], gpu: str | None) -> _T:
