@@ -102,7 +102,7 @@ def parse_config(text: str) -> AllocatorConfig:
 
 
 def _divide(divisions: list[int], value: str) -> None:
-    """Enters ``8``, for all, or ``[256:1,512:2,>:4]``, by MiB from which it holds; the first holds below it too."""
+    """Enters ``8``, for all, or ``[256:1,512:2,>:4]``: by MiB, the first also below it, and ``>`` above the last."""
     listed = value.startswith("[")
     last = -1
     for pair in value.strip("[]").split(",") if listed else [f">:{value}"]:
@@ -112,7 +112,8 @@ def _divide(divisions: list[int], value: str) -> None:
             raise _wrong(f"roundup_power2_divisions takes powers of 2, as 8 or [256:1,>:4], not {value[:60]!r}")
         index = min(powers[0].bit_length() - 1, _INTERVALS - 1)
         if start == ">":
-            divisions[max(last, 0) :] = [powers[1]] * (_INTERVALS - max(last, 0))
+            after = max(last, 0) + listed
+            divisions[after:] = [powers[1]] * (_INTERVALS - after)
         elif pair:
             first = 0 if last < 0 else index
             divisions[first : index + 1] = [powers[1]] * (index + 1 - first)

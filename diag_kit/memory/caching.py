@@ -128,8 +128,8 @@ class Allocator:
     each with its ``peak_``. A block is active exactly as long as it is allocated: uses by other streams, which delay
     a free, are not recorded. ``reserved_at_peak``: reserved at the peak of allocated. ``segments_at_peak``: segments at
     the peak of reserved. ``fragmentation``: the most bytes that lay unused in segments when more had to be reserved.
-    ``retries``: how often the cache was given back because the device was full. ``next_address``: where the next segment
-    will lie; set it to recorded addresses to hold a replay against a recording. A call takes logarithmic time.
+    ``retries``: how often the cache was given back because the device was full. ``next_address``: where the next
+    segment will lie; set it, to hold a replay against recorded addresses. A call takes logarithmic time.
     """
 
     def __init__(self, config: AllocatorConfig = DEFAULT, capacity_bytes: int | None = None) -> None:
@@ -165,9 +165,9 @@ class Allocator:
         is full, after which the allocator can be used on.
         """
         if key in self._live:
-            raise DiagKitError(f"{key!r:.40} is allocated already; it must be freed before it is allocated again")
+            raise DiagKitError(f"{_named(key)} is allocated already; it must be freed before it is allocated again")
         if not 0 < size_bytes < _LARGEST:
-            raise DiagKitError(f"{key!r:.40} asks for more than any device has, or for nothing: {size_bytes:.3g} bytes")
+            raise DiagKitError(f"{_named(key)} asks for {'more than any device has' if size_bytes > 0 else 'no bytes'}")
         config = self.config
         size = config.round(size_bytes) if config.roundup_divisions else (size_bytes + 511) & ~511
         small = size <= MIB
@@ -195,7 +195,7 @@ class Allocator:
         """Frees what was allocated under a name; DiagKitError where nothing is."""
         block = self._live.pop(key, None)
         if block is None:
-            raise DiagKitError(f"{key!r:.40} is freed, but is not allocated")
+            raise DiagKitError(f"{_named(key)} is freed, but is not allocated")
         self.allocated -= block.size
         self._settle(block, _FREE)
 
@@ -380,3 +380,7 @@ class Allocator:
             for block in old:
                 excess -= block.size
                 self._release(block)
+
+
+def _named(key: Hashable) -> str:
+    return "a name of many digits" if isinstance(key, int) and key.bit_length() > 128 else f"{key!r:.40}"
