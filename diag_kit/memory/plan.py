@@ -13,7 +13,8 @@ from itertools import combinations as subsets
 from typing import Any, Protocol
 
 from ..errors import SettingsError
-from .formulas import Estimate, device_limit, estimate, peak_bytes, quadratics
+from .estimates import Estimate
+from .formulas import device_limit, estimate, peak_bytes, quadratics
 from .remedies import CATALOG, OFFLOAD, SEGMENTS, Change
 from .settings import Settings
 
@@ -109,10 +110,12 @@ def remedies(s: Settings, engine: Engine | None = None) -> tuple[Remedy, ...]:
     now = engine.estimate(s)
     found = []
     for entry in CATALOG:
-        if entry.when(s) and (change := _solved(s, entry, engine)) is not None:
-            remedy = _remedy(s, now, change, [entry], engine)
-            if remedy.saves_bytes > 0:
-                found.append(remedy)
+        try:
+            if entry.when(s) and (change := _solved(s, entry, engine)) is not None:
+                remedy = _remedy(s, now, change, [entry], engine)
+                found += [remedy] if remedy.saves_bytes > 0 else []
+        except SettingsError:  # a change that this run's own model can't make
+            continue
     if together := _together(s, now, found, engine):
         found.append(together)
     if segments := _segments(now, engine):
@@ -139,7 +142,7 @@ def combinations(
     limit, now = device_limit(s), engine.estimate(s)
     if math.isinf(limit) or now.fits:
         return Search((), 1, most, True)
-    if guide is None or guide.method == engine.method:
+    if guide is None or guide.method == engine.method or (s.exact and s.exact.uncovered):
         guide, bound = engine, limit
     else:
         bound = limit * _GUIDE_ERROR * guide.peak_bytes(s) / now.peak_allocated_bytes
@@ -165,9 +168,12 @@ def combinations(
         if names not in peaks:
             change = _merged(s, members, None) if tried else None
             hopeless = tried and (change is None or guide.peak_bytes(changed(s, change)) > bound)
-            change = None if hopeless else _merged(s, members, engine)
             asked += not hopeless
-            peaks[names] = math.inf if change is None else engine.peak_bytes(changed(s, change))
+            try:
+                change = None if hopeless else _merged(s, members, engine)
+                peaks[names] = math.inf if change is None else engine.peak_bytes(changed(s, change))
+            except SettingsError:  # a change that this run's own model can't make
+                peaks[names] = math.inf
         return peaks[names] <= limit
 
     possible = {rank: floor(rank) <= bound for rank in sorted({entry.rank for entry in entries})}
