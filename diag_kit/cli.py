@@ -22,6 +22,7 @@ from .errors import DiagKitError, EvidenceError
 if TYPE_CHECKING:
     from .failures import Entry
     from .failures.records import Cause, Claim
+    from .memory.settings import Settings
 
 _PIPE_CLOSED = 141
 _MOST_INPUT = 256 << 20
@@ -109,6 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     estimate = command("estimate", _estimate, "memory of one optimizer step, from settings")
     estimate.add_argument("--settings", required=True, metavar="FILE", help="settings as JSON")
     estimate.add_argument("--json", action="store_true", help="print the whole estimate as JSON")
+    estimate.add_argument("--lengths", metavar="FILE", help="lengths of the samples: CSV, JSON lines, or numbers")
+    estimate.add_argument("--column", metavar="NAME", help="a CSV column's name or number, or a field of JSON lines")
+    estimate.add_argument(
+        "--batching",
+        default="fixed",
+        metavar="RULE",
+        help="how batches are made of the lengths: fixed, grouped, token-budget:N or packed",
+    )
+    estimate.add_argument("--size", metavar="SIZE", help='which tensors have the size that failed, such as "16.00 GiB"')
     workbook = command("workbook", _workbook, "open the workbook in JupyterLab")
     workbook.add_argument("path", nargs="?", metavar="RUN", help="a log or folder to load (default: a sample)")
     workbook.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
@@ -181,14 +191,34 @@ def _progress() -> Callable[[str, int, int], None]:
 
 def _estimate(args: argparse.Namespace) -> int:
     from .memory.formulas import estimate
+    from .memory.plan import plan
     from .memory.settings import Settings
     from .report import terminal
 
-    result = estimate(Settings.load(args.settings))
+    settings = Settings.load(args.settings)
+    document = estimate(settings).to_json() | plan(settings)
+    if args.lengths is not None:
+        document["lengths"] = _lengths(args, settings)
+    if args.size is not None:
+        from .memory.forensics import which_tensors
+
+        document["size"] = which_tensors(args.size, settings).to_json()
     if args.json:
-        return _print_json(result.to_json())
-    print(terminal.render_estimate(result))
+        return _print_json(document)
+    print(terminal.render_estimate(document, width=shutil.get_terminal_size((100, 24)).columns))
     return 0
+
+
+def _lengths(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    from .evidence.streams import open_text
+    from .memory.lengths import outlook, parse_rule, read
+
+    parse_rule(args.batching)
+    with open_text(args.lengths) as stream:
+        lengths = read(stream, _plain(args.lengths), args.column)
+        if stream.note:
+            raise EvidenceError(f"{args.lengths}: {stream.note}")
+    return outlook(settings, lengths, args.batching).to_json()
 
 
 def _workbook(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 traceback.
 """
 
+import gzip
 import json
 import subprocess
 import sys
@@ -135,6 +136,73 @@ def test_an_estimate_is_a_dozen_lines_or_one_document(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert sum(document["components_at_peak"].values()) == document["peak_allocated_bytes"]
     assert document["schema"] == "diag_kit.estimate/1"
+
+
+def settings_of(tmp_path, **more):
+    model = {"n_layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256}
+    document = {"model": model, "precision": "bf16", "seq_len": 4096, "micro_batch": 4, "capacity_bytes": 40 << 30, **more}
+    (tmp_path / "s.json").write_text(json.dumps(document))
+    return ["estimate", "--settings", str(tmp_path / "s.json")]
+
+
+def test_an_estimate_that_does_not_fit_says_what_would(tmp_path, capsys):
+    """Changes that fit with what they cost, and the largest shapes; in JSON with the lines of code, in text a screen."""
+    asked = settings_of(tmp_path, attention="eager")
+    assert main([*asked, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["fits"] is False and document["combinations"][0]["fits"] and document["combinations"][0]["code"]
+    assert document["largest"]["seq_len"] < 4096 and document["searched"]["complete"]
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "would fit" in out and "Costs" in out and "largest" in out and len(out.splitlines()) <= 30
+    assert max(map(len, out.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lengths_are_held_against_the_peak(tmp_path, capsys, packed):
+    """A column of a CSV, packed or not: which samples are too long, how likely a batch holds one, what removes them."""
+    rows = "id,n\n" + "".join(f"{i},{60000 if i % 100 == 0 else 500}\n" for i in range(1000))
+    path = tmp_path / ("l.csv.gz" if packed else "l.csv")
+    path.write_bytes(gzip.compress(rows.encode()) if packed else rows.encode())
+    asked = [*settings_of(tmp_path), "--lengths", str(path), "--column", "n"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["lengths"]
+    assert (found["samples"], found["too_long"], found["batches"], found["chance_per_epoch"]) == (1000, 10, 250, 1)
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert "10 samples are longer than" in out and "length cap" in out
+    assert main([*asked[:-2], "--column", "n", "--batching", "grouped"]) == 0
+    assert "the longest first" in capsys.readouterr().out
+
+
+def test_a_size_is_named(tmp_path, capsys):
+    """The tensor that has the printed size, in a sentence."""
+    asked = [*settings_of(tmp_path, seq_len=8192), "--size", "16.00 GiB"]
+    assert main(asked) == 0
+    assert "4 × 32 heads × 8,192² × 2 bytes: attention scores" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["size"]["matches"][0]["tensor"] == "attention-scores"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--size", "many"],
+        ["--lengths", "/nowhere.csv"],
+        ["--lengths", "BAD"],
+        ["--lengths", "BAD", "--batching", "whatever"],
+        ["--lengths", "CUT"],
+        ["--lengths", "."],
+    ],
+)
+def test_lengths_and_sizes_that_are_none_end_in_one_line(tmp_path, capsys, more):
+    """Exit status 2, nothing on standard output, one line."""
+    (tmp_path / "bad").write_text("12\nx\n")
+    (tmp_path / "cut").write_bytes(gzip.compress(b"12\n" * 100_000)[:-20])
+    names = {"BAD": str(tmp_path / "bad"), "CUT": str(tmp_path / "cut")}
+    assert main([*settings_of(tmp_path), *(names.get(word, word) for word in more)]) == 2
+    out = capsys.readouterr()
+    assert out.out == "" and len(out.err.strip().splitlines()) == 1 and "fault" not in out.err
 
 
 def test_a_report_never_overwrites_evidence(tmp_path, capsys):

@@ -22,7 +22,7 @@ ROOMS: dict[str, tuple[int, str]] = {
     # from its own room. The workbook stands above the report because it writes reports.
     "errors": (0, "ground"), "units": (0, "ground"), "findings": (0, "ground"), "beside": (0, "ground"), "redact": (0, "ground"),
     "evidence.facts": (0, "ground"), "evidence.text": (0, "ground"), "evidence.names": (0, "ground"),
-    "evidence.torch_sizes": (0, "ground"),
+    "evidence.torch_sizes": (0, "ground"), "evidence.decode": (0, "ground"),
     "evidence.scan": (1, "scan"), "evidence.parsers": (1, "parsers"), "failures": (1, "failures"),
     "evidence": (2, "evidence"), "memory": (2, "memory"),
     "diagnosis": (3, "diagnosis"), "wording": (3, "diagnosis"), "restart": (3, "diagnosis"),

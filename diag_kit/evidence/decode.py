@@ -127,11 +127,21 @@ def decode(
         text: the message, for the precision of its digits.
         operation: what the failing frame computes.
     """
+    return weigh(request_bytes, candidates(settings), text, operation)
+
+
+def says_nothing(request_bytes: int, text: str = "") -> bool:
+    """Whether a request is what PyTorch asks for on behalf of any small tensor."""
+    low, high = printed_range(request_bytes, text)
+    return request_bytes <= 0 or any(low <= small <= high for small in _SEGMENTS_OF_SMALL)
+
+
+def weigh(request_bytes: int, tried: list[Candidate], text: str = "", operation: str | None = None) -> Decoded | None:
+    """Which of the candidates a request can be, as `decode` answers."""
     low, high = printed_range(request_bytes, text)
     segment = _SEGMENT if high > low else 1
-    if request_bytes <= 0 or any(low <= small <= high for small in _SEGMENTS_OF_SMALL):
+    if says_nothing(request_bytes, text):
         return None
-    tried = _candidates(settings)
     fitting = [one for one in tried if one.size_bytes <= high and -(-one.size_bytes // segment) * segment >= low]
     named = _OF_OPERATION.get(operation or "", ())
     if own := [one for one in fitting if one.tensor in named]:
@@ -206,7 +216,7 @@ def _dimensions(settings: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _candidates(settings: Mapping[str, Any]) -> list[Candidate]:
+def candidates(settings: Mapping[str, Any]) -> list[Candidate]:
     """Every tensor whose dimensions the settings state, at each width that its kind is kept in."""
     known = _dimensions(settings)
     found = []

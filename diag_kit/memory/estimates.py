@@ -38,7 +38,10 @@ class Estimate:
             CUDA context.
         band_bytes: lowest and highest that the device may show: context and fragmentation aren't known exactly.
         method: ``formula`` or ``trace``.
-        headroom_bytes: capacity minus device_bytes; ``fits``: that is not negative. None without a capacity.
+        beside: moments outside the step (phases eval and checkpoint), which the peak does not count.
+        every_phase_bytes: device_bytes of the largest phase, those of ``beside`` included.
+        fits: the step's device_bytes stay within the capacity; headroom_bytes: capacity minus every_phase_bytes,
+            ``headroom_phase`` the one that decides it. None without a capacity.
     """
 
     settings: Settings
@@ -51,6 +54,8 @@ class Estimate:
     band_bytes: tuple[int, int]
     assumptions: tuple[str, ...]
     method: str = "formula"
+    beside: tuple[Moment, ...] = ()
+    every_phase_bytes: int = 0
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -68,18 +73,24 @@ class Estimate:
     def peak_by_phase(self) -> dict[str, int | None]:
         """Largest moment of each phase; None for a phase that these settings do not describe."""
         found: dict[str, int | None] = dict.fromkeys(PHASES)
-        for moment in self.timeline:
+        for moment in (*self.timeline, *self.beside):
             found[moment.phase] = max(found[moment.phase] or 0, moment.total_bytes)
         return found
 
     @property
     def headroom_bytes(self) -> int | None:
         capacity = self.settings.capacity_bytes
-        return None if capacity is None else capacity - self.device_bytes
+        return None if capacity is None else capacity - max(self.device_bytes, self.every_phase_bytes)
+
+    @property
+    def headroom_phase(self) -> str:
+        """The phase with the largest moment of all: the step's, unless evaluation or saving needs more."""
+        return max((self.peak, *self.beside), key=lambda moment: moment.total_bytes).phase
 
     @property
     def fits(self) -> bool | None:
-        return None if self.headroom_bytes is None else self.headroom_bytes >= 0
+        capacity = self.settings.capacity_bytes
+        return None if capacity is None else self.device_bytes <= capacity
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit estimate --json``."""
@@ -93,6 +104,7 @@ class Estimate:
             "components_at_peak": dict(self.components_at_peak),
             "peak_by_phase": self.peak_by_phase,
             "headroom_bytes": self.headroom_bytes,
+            "headroom_phase": self.headroom_phase,
             "band_bytes": list(self.band_bytes),
             "fits": self.fits,
             "assumptions": list(self.assumptions),

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ..errors import SettingsError
+from ..units import format_bytes
 from .activations import block_sizes, model_sizes, passing_sizes
 from .architecture import Architecture
 from .device import RESERVED_OVER_ALLOCATED, attention_kernel, context_bytes, workspace_bytes
@@ -39,9 +40,22 @@ def estimate(settings: Settings | Mapping[str, Any]) -> Estimate:
     rows = list(step.rows(shown_micro_steps(s)))
     timeline = tuple(_moment(row, size) for row in rows)
     peak = max(timeline, key=lambda moment: moment.total_bytes)
-    terms = _terms(size, rows)
+    terms = _terms(size, [*rows, *(row for row in step.beside() if row.phase == "checkpoint")])
     reserved, device, band = _outside(s, peak.total_bytes)
-    return Estimate(s, terms, timeline, peak, timeline[-1].total_bytes, reserved, device, band, _assumptions(s, terms))
+    beside = beside_step(s)
+    every = _outside(s, max(moment.total_bytes for moment in (peak, *beside)))[1]
+    steady, told = timeline[-1].total_bytes, _assumptions(s, terms)
+    return Estimate(s, terms, timeline, peak, steady, reserved, device, band, told, "formula", beside, every)
+
+
+def beside_step(s: Settings) -> tuple[Moment, ...]:
+    """Moments of evaluation and of saving a checkpoint, as their assumptions say; no part of the training step.
+
+    Evaluation: parameters, optimizer state and the largest moment of a forward pass without a graph or dropout, at the
+    training's shape; a fused loss makes all logits there, as Liger's does outside training.
+    """
+    size, step = _model(replace(s, checkpointing="full", fused_loss=False, dropout=0.0))
+    return tuple(_moment(row, size) for row in step.beside())
 
 
 def peak_bytes(s: Settings) -> int:
@@ -169,6 +183,15 @@ def _assumptions(s: Settings, terms: Sequence[Term]) -> tuple[str, ...]:
     ]
     if usual:
         told.append("settings at their default: " + ", ".join(f"{name} {_plain(getattr(s, name))}" for name in usual))
+    logits = s.micro_batch * s.seq_len * s.model.vocab * 4 if s.model.lm_head else 0
+    collected = f"; a Trainer that collects them keeps {format_bytes(logits)} more for each batch until it moves them"
+    told.append(
+        "evaluation is no part of the step: a forward pass without a graph at the training's micro-batch and length, "
+        f"with one batch's logits in fp32{collected if logits else ''}"
+    )
+    gathers = s.parallelism.data > 1 and s.parallelism.strategy in ("fsdp", "zero3")
+    how = "one full tensor at a time, moved to the host" if gathers else "what each rank holds; nothing new on it"
+    told.append(f"saving a checkpoint is no part of the step: {how}")
     return tuple(told) + tuple(f"{t.name}: {t.assumption}" for t in terms if t.assumption)
 
 

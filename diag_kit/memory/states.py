@@ -106,14 +106,18 @@ def _communication(s: Settings, w: Widths, part: Share, layer_bytes: float) -> S
     if s.parallelism.data == 1:
         return {}
     bucket = {"reduce bucket": min(part.trainable, BUCKET_ELEMENTS) * w.gathered}
+    # A full state dict of FSDP holds the optimizer's moments too; ZeRO-3 consolidates the 16-bit weights alone.
+    saved = w.param if strategy == "zero3" or s.optimizer == "none" else max(w.param, w.state)
+    saving = {"gathered for saving": max(s.model.vocab, s.model.ffn) * s.model.hidden * saved}
     if strategy == "ddp":
         return {"gradient buckets": part.trainable * w.grad}
     if strategy == "fsdp":
         gathered = layer_bytes if s.base_quantization else layer * w.gathered
-        sizes = {"gathered layer": gathered, "gathered embedding and head": part.outside * w.gathered}
+        sizes = saving | {"gathered layer": gathered, "gathered embedding and head": part.outside * w.gathered}
         return sizes if s.lora else sizes | {"unsharded gradient": layer * w.gathered}
     if strategy in ("zero1", "zero2"):
         return bucket
     if strategy == "zero3":
-        return bucket | {"live parameters": min(layer * part.layers + part.outside, LIVE_ELEMENTS) * w.gathered}
+        live = min(layer * part.layers + part.outside, LIVE_ELEMENTS) * w.gathered
+        return bucket | saving | {"live parameters": live}
     return {}

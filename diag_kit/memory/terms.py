@@ -120,6 +120,13 @@ CATALOG: dict[str, Entry] = {
     "gathered embedding and head": Entry(
         "communication", "model", "V·h·c", "the root unit stays gathered from forward to backward", _FSDP
     ),
+    "gathered for saving": Entry(
+        "communication",
+        "model",
+        "max(V, f)·h·max(p, o)",
+        "a full state dict is gathered tensor by tensor and moved to the host",
+        "torch.distributed.checkpoint.state_dict, DeepSpeed's consolidated 16-bit weights",
+    ),
     "unsharded gradient": Entry(
         "communication", "layer", "N/L·c", "of a layer, before it is reduced and scattered", _FSDP
     ),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from ..beside import Comparison
 from ..checklist import heading
 from ..findings import Diagnosis, Finding
 from ..units import format_bytes
 from .words import arithmetic, beside_rows, clean, continued, coverage_text, family_text, is_command, place_text
-
-if TYPE_CHECKING:  # a diagnosis must not pay for loading the memory model
-    from ..memory.estimates import Estimate
 
 LABEL = 10
 SHOWN = 3
@@ -53,23 +51,76 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     return "\n".join(page.lines).strip("\n") + "\n"
 
 
-def render_estimate(estimate: Estimate) -> str:
-    """The memory of one optimizer step in about a dozen lines: the peak, what it is made of, whether it fits."""
-    fits = {True: "fits", False: "does not fit", None: "no capacity was given"}[estimate.fits]
-    low, high = estimate.band_bytes
-    lines = [
-        f"peak      {format_bytes(estimate.peak_allocated_bytes)} allocated, in phase {estimate.peak_phase}; {fits}",
-        f"device    about {format_bytes(estimate.device_bytes)}, between {format_bytes(low)} and {format_bytes(high)}",
-        f"steady    {format_bytes(estimate.steady_state_bytes)} between steps",
-    ]
-    if estimate.headroom_bytes is not None:
-        lines.append(f"headroom  {format_bytes(estimate.headroom_bytes)}")
-    parts = sorted(estimate.components_at_peak.items(), key=lambda part: -part[1])
-    lines += [f"  {name.replace('_', ' '):18} {format_bytes(size):>12}" for name, size in parts if size]
-    lines += [f"assumed   {said}" for said in estimate.assumptions[:3]]
-    if len(estimate.assumptions) > 3:
-        lines.append(f"          and {len(estimate.assumptions) - 3} assumptions of single terms (--json lists them)")
-    return "\n".join(lines)
+def render_estimate(document: Mapping[str, Any], *, width: int = 100) -> str:
+    """The memory of one optimizer step in about a dozen lines: the peak, what it is made of, whether it fits, and what
+    would make it fit; then lengths and size where the document of ``diag-kit estimate`` holds them.
+    """
+    page = _Page(max(width, NARROWEST), color=False)
+    fits = {True: "fits", False: "does not fit", None: "no capacity was given"}[document["fits"]]
+    size = {name: format_bytes(value) for name, value in document.items() if name.endswith("_bytes") and name[0] != "b"}
+    low, high = (format_bytes(end) for end in document["band_bytes"])
+    page.field("peak", f"{size['peak_allocated_bytes']} allocated, in phase {document['peak_phase']}; {fits}")
+    page.field("device", f"about {size['device_bytes']}, between {low} and {high}")
+    page.field("steady", f"{size['steady_state_bytes']} between steps")
+    if document["headroom_bytes"] is not None:
+        phase = document["headroom_phase"]
+        by = {"eval": "evaluation at the training's batch", "checkpoint": "saving"}.get(phase)
+        decides = f"; {by} decides, with {format_bytes(document['peak_by_phase'][phase])} allocated" if by else ""
+        page.field("headroom", f"{size['headroom_bytes']}{decides}")
+    parts = sorted(document["components_at_peak"].items(), key=lambda part: -part[1])
+    page.lines += [f"  {name.replace('_', ' '):18} {format_bytes(n):>12}" for name, n in parts if n]
+    _plan_lines(page, document)
+    if "lengths" in document:
+        _length_lines(page, document["lengths"])
+    if "size" in document:
+        page.field("size", document["size"]["text"])
+    assumed = document["assumptions"]
+    for number, said in enumerate(assumed[:3]):
+        page.field("" if number else "assumed", said)
+    if len(assumed) > 3:
+        page.field("", f"and {len(assumed) - 3} assumptions of single terms (--json lists them)")
+    return "\n".join(page.lines)
+
+
+def _plan_lines(page: _Page, document: Mapping[str, Any]) -> None:
+    """What would make it fit, or save most; the largest shapes that fit."""
+    combinations, largest = document.get("combinations", ()), document.get("largest", {})
+    for number, one in enumerate(combinations):
+        what = f"{one['action']}: about {format_bytes(one['device_bytes'])}. Costs {one['cost']}"
+        page.field("" if number else "would fit", what)
+    if document["fits"] is False and not combinations:
+        page.field("would fit", "no up to three changes that are known here")
+    elif document["fits"] is None:
+        best = sorted(document.get("remedies", ()), key=lambda one: -one["saves_bytes"])[:SHOWN]
+        saved = "; ".join(f"{one['action']} {format_bytes(one['saves_bytes'])}" for one in best if one["saves_bytes"])
+        page.field("saves", saved)
+    length, batch, shape = largest.get("seq_len"), largest.get("micro_batch"), document["settings"]
+    said = [f"{length:,} tokens in batches of {shape['micro_batch']:,}"] if length else []
+    said += [f"{batch:,} sequences of {shape['seq_len']:,}"] if batch else []
+    page.field("largest", " or ".join(said))
+
+
+def _length_lines(page: _Page, found: Mapping[str, Any]) -> None:
+    unit = f"{found['samples']:,} samples, half up to {found['median']:,} and 99 % up to {found['p99']:,} tokens"
+    page.field("lengths", f"{unit}, longest {found['longest']:,}; batches {found['rule']}")
+    if found["longest_fit"] is None:
+        return
+    if not found["bad_batches"]:
+        page.field("", "every batch of an epoch fits")
+        return
+    chance, bad = found["chance_per_batch"], found["bad_batches"]
+    share = f"{chance:.2g}" if chance < 0.01 else f"{chance:.0%}"
+    page.field(
+        "",
+        f"{found['too_long']:,} samples are longer than {found['longest_fit']:,}, the longest that fits: chance of one "
+        f"in a batch {share}, about {bad:,.0f} of {found['batches']:,} batches in every epoch, the first expected in "
+        f"step {found['first_step']:,.0f}",
+    )
+    for cut in found["cuts"]:
+        lost = f"{cut['samples']:,} samples ({cut['share']:.2%}), or {cut['tokens_if_cut']:,} tokens if they are cut"
+        page.field("", f"a {cut['what']} of {cut['value']:,} drops {lost if cut['samples'] else 'nothing'}")
+    for note in found["notes"]:
+        page.field("", f"({note})")
 
 
 def _waited(count: int) -> str:

@@ -162,7 +162,7 @@ def _autocast(settings: Settings) -> AbstractContextManager[Any]:
 def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Embedding) and "position" in name.rpartition(".")[2] or name.endswith("wpe"):
+        if (isinstance(module, torch.nn.Embedding) and "position" in name.rpartition(".")[2]) or name.endswith("wpe"):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
             return module.num_embeddings - kept
     return None
