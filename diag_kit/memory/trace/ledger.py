@@ -102,7 +102,7 @@ class Ledger(TorchDispatchMode):
         mark = recording.marks[-1]
         index = len(recording.allocations)
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        recording.allocations.append(Allocation(size, op, shape, dtype, self._module(), mark.phase, mark.micro_step))
+        recording.allocations.append(Allocation(size, op, shape, dtype, self.module(), mark.phase, mark.micro_step))
         recording.events.append(index + 1)
         self._held[key] = (weakref.ref(storage, lambda _: self._end(key)), index)
 
@@ -130,7 +130,7 @@ class Ledger(TorchDispatchMode):
         recording, mark = self.recording, self.recording.marks[-1]
         index = len(recording.allocations)
         recording.allocations.append(
-            Allocation(size, old.op, old.shape, old.dtype, self._module(), mark.phase, mark.micro_step, old.category)
+            Allocation(size, old.op, old.shape, old.dtype, self.module(), mark.phase, mark.micro_step, old.category)
         )
         recording.events.append(index + 1)
         self._held[key] = (weakref.ref(storage, lambda _: self._end(key)), index)
@@ -140,7 +140,7 @@ class Ledger(TorchDispatchMode):
         asked = args[0]
         source = self._origin.get(asked, "")
         value = 0 if any(source == no or source.startswith(no) for no in _NO) else 1
-        self.recording.decisions.append(Decision(source, self._module(), value))
+        self.recording.decisions.append(Decision(source, self.module(), value))
         if func is not torch.ops.aten._local_scalar_dense.default or asked.dtype is torch.bool:
             return bool(value)
         return float(value) if asked.dtype.is_floating_point else value
@@ -161,7 +161,7 @@ class Ledger(TorchDispatchMode):
         self._nodes.append(torch.autograd._get_sequence_nr())
         self._node_modules.append(self._stack[-1] if self._stack else "")
 
-    def _module(self) -> str:
+    def module(self) -> str:
         """The module whose forward runs, or whose backward: autograd numbers its nodes in the order of the forward."""
         if self._stack:
             return self._stack[-1]

@@ -111,6 +111,7 @@ class Session:
                     self._warm = True
                 cuda.kernels.clear()
                 with Ledger(model) as ledger:
+                    cuda.where = ledger.module
                     ledger.book(model.parameters(), "parameters")
                     ledger.book(model.buffers(), "buffers")
                     if optimizer is not None:
@@ -122,7 +123,7 @@ class Session:
             raise SettingsError(f"trace: {_where(e)}") from e
         recording = ledger.recording
         categorise(recording, job.vocab, micro_batch, seq_len)
-        recording.kernels = [Kernel(call.kernel, call.why, "") for call in cuda.kernels]
+        recording.kernels = [Kernel(c.kernel, c.why, c.module) for c in cuda.kernels if not c.recomputed]
         recording.notes = list(job.notes)
         return recording
 
