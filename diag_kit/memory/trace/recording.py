@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 SAVED = ("activations", "attention_scores", "logits")
@@ -97,6 +98,7 @@ class Recording:
 def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
     """The step's phases, each with its moves between categories.
 
+    Deaths with no birth between them stand in the order of birth: some containers let go in an order of their own.
     What an earlier micro-step saved counts as ``retained_graphs`` while another micro-step runs. A backward over
     several graphs at once is cut where it turns from one graph to the next.
     """
@@ -129,8 +131,13 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
                 continue
             earlier = own.phase in ("forward", "loss") and own.category in SAVED and own.micro_step < graph
             if mark.phase == "backward" and earlier and live[index] == "retained_graphs":
-                yield begun, moves
+                yield begun, list(_ordered(moves))
                 graph = own.micro_step
                 begun, moves = Mark(mark.event, "backward", graph), turn(graph)
             moves.append(Move(index, -1, live.pop(index)))
-        yield begun, moves
+        yield begun, list(_ordered(moves))
+
+
+def _ordered(moves: list[Move]) -> Iterator[Move]:
+    for die, run in groupby(moves, lambda move: move.sign < 0 and not move.turned):
+        yield from sorted(run) if die else run
