@@ -190,13 +190,13 @@ def _progress() -> Callable[[str, int, int], None]:
 
 
 def _estimate(args: argparse.Namespace) -> int:
-    from .memory.formulas import estimate
+    from .memory.engine import estimate
     from .memory.plan import plan
     from .memory.settings import Settings
     from .report import terminal
 
     settings = Settings.load(args.settings)
-    document = estimate(settings).to_json() | plan(settings)
+    document = estimate(settings, _tracing() if sys.stderr.isatty() else None).to_json() | plan(settings)
     if args.lengths is not None:
         document["lengths"] = _lengths(args, settings)
     if args.size is not None:
@@ -207,6 +207,15 @@ def _estimate(args: argparse.Namespace) -> int:
         return _print_json(document)
     print(terminal.render_estimate(document, width=shutil.get_terminal_size((100, 24)).columns))
     return 0
+
+
+def _tracing() -> Callable[[str, int, int], None]:
+    def show(what: str, done: int, meant: int) -> None:
+        ended = done >= meant > 0
+        print(f"\r{what} {f'({done} of {meant})' if meant else ''}\x1b[K", end="\r" if ended else "", file=sys.stderr)
+        sys.stderr.flush()
+
+    return show
 
 
 def _lengths(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:

@@ -36,12 +36,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     # library -> the only modules (by prefix) that may import it
     "yaml": ("evidence", "failures", "memory", "cli"),
     "jinja2": ("report", "workbook"), "markupsafe": ("report", "workbook"),
-    "platformdirs": ("history",),
+    "platformdirs": ("history", "memory.kept"),
     "plotly": ("report", "workbook"),
     "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
     "torch": ("memory.trace", "lab"), "transformers": ("memory.trace",), "peft": ("memory.trace",),
-    "numpy": ("memory.program", "memory.compiling"),
+    "numpy": ("memory.program", "memory.compiling", "memory.kept", "memory.traced"),
     "hyperscan": ("evidence.scan.engines",), "ahocorasick_rs": ("evidence.scan.engines",),
     "isal": ("evidence.streams",), "backports": ("evidence.streams",), "compression": ("evidence.streams",),
 }  # fmt: skip
@@ -51,7 +51,7 @@ LAZY = {
     ("isal", "evidence.streams"), ("backports", "evidence.streams"), ("compression", "evidence.streams"),
 }  # fmt: skip
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
-HEAVY = ("memory.trace", "memory.program", "memory.compiling", "memory.exact")
+HEAVY = ("memory.trace", "memory.program", "memory.compiling", "memory.exact", "memory.kept", "memory.traced")
 """Rooms whose modules import torch or numpy when they are loaded: from outside they are imported inside functions only."""
 LIGHT = ("memory.trace", "memory.trace.recording")
 """Of these, the modules that import neither."""

@@ -249,12 +249,12 @@ def _moments(
     found: list[Segment] = []
     origins: list[int] = []
     by_segment = iter(labels)
-    for group, _ in grouped(steps, 1):
+    for group, _ in grouped(enumerate(steps), 1):
         named = [next(by_segment) for _ in group]
-        middle = group[0].micro_step == 2
+        middle = group[0][1].micro_step == 2
         before = now.copy()
         start = len(rows)
-        for step, (phase, made) in zip(group, named, strict=True):
+        for (_, step), (phase, made) in zip(group, named, strict=True):
             first = len(rows)
             now = _walk(step, made, now, rows, origins)
             found.append(Segment(phase, step.micro_step, first, len(rows)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .settings import Settings
@@ -37,7 +38,7 @@ class Estimate:
         peak_reserved_bytes: what the caching allocator needs then, with little to spare; ``device_bytes`` adds the
             CUDA context.
         band_bytes: lowest and highest that the device may show: context and fragmentation aren't known exactly.
-        method: ``formula`` or ``trace``.
+        method: ``formula`` or ``trace``; details: of the trace, as JSON.
         beside: moments outside the step (phases eval and checkpoint), which the peak does not count.
         every_phase_bytes: device_bytes of the largest phase, those of ``beside`` included.
         fits: the step's device_bytes stay within the capacity; headroom_bytes: capacity minus every_phase_bytes,
@@ -56,6 +57,11 @@ class Estimate:
     method: str = "formula"
     beside: tuple[Moment, ...] = ()
     every_phase_bytes: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def but(self, said: str) -> Estimate:
+        """The same with something said first among the assumptions."""
+        return replace(self, assumptions=(said, *self.assumptions))
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -111,4 +117,5 @@ class Estimate:
             "steady_state_bytes": self.steady_state_bytes,
             "peak_moment": self.peak.label,
             "settings": self.settings.to_json(),
+            **self.details,
         }

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingsError
+from . import kept
 from .compiling import compile_program
 from .program import ROUNDING, NotPolynomialError, Point, Program
 from .settings import Settings
@@ -62,6 +63,17 @@ class Traced:
     notes: list[str]
     why: tuple[str, ...] = ()
 
+    def about(self) -> dict[str, object]:
+        """All but the program, as JSON holds it."""
+        return {
+            "family": asdict(self.family),
+            "proof": list(self.proof),
+            "off_bytes": self.off_bytes,
+            "decisions": self.decisions,
+            "kernels": self.kernels,
+            "notes": self.notes,
+        }
+
     @property
     def said(self) -> str:
         """How exact this is, in one line."""
@@ -80,6 +92,7 @@ class Exact:
         self.on_progress = on_progress or (lambda *_: None)
         self._sessions: dict[int | None, Session] = {}
         self.programs: dict[Family, Traced] = {}
+        self.identity = identity(s)
         self._done = self._meant = 0
 
     def at(self, s: Settings) -> tuple[Traced, Point]:
@@ -90,14 +103,38 @@ class Exact:
             job = self._session(None).job
             layers = job.full_layers or 1
         p = Point(s.micro_batch, s.seq_len, layers, s.grad_accum)
+        if (traced := self._covering(p)) is not None:
+            return traced, p
         family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
-        for wanted in (family, replace(family, ragged=True), replace(family, depth=layers), replace(family, point=p)):
-            traced = self.programs.get(wanted)
-            if traced and (wanted.ragged or traced.program.any_length or not p.seq_len % 8):
-                return traced, p
-        traced = self._trace(family, p)
+        name = kept.key(self.identity, (family, bool(p.seq_len % 8), p.layers))
+        traced = None if self.s.exact and self.s.exact.factory else _recalled(name)
+        if traced is None:
+            traced = self._trace(family, p)
+            if traced.off_bytes is not None:
+                kept.save(name, traced.program, traced.about())
         self.programs[traced.family] = traced
         return traced, p
+
+    def knows(self, s: Settings) -> bool:
+        """Whether a program covers these settings already."""
+        layers = layers_of(s)
+        if layers is None:
+            return bool(self.programs)
+        p = Point(s.micro_batch, s.seq_len, layers, s.grad_accum)
+        return self._covering(p) is not None
+
+    def release(self) -> None:
+        """Let go of the models; programs stay."""
+        self._sessions.clear()
+
+    def _covering(self, p: Point) -> Traced | None:
+        family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
+        for ragged in (False, True):
+            for wanted in (family, replace(family, depth=p.layers), replace(family, point=p)):
+                traced = self.programs.get(replace(wanted, ragged=ragged))
+                if traced and (ragged or wanted.point or traced.program.any_length or not p.seq_len % 8):
+                    return traced
+        return None
 
     def _windowed(self, p: Point) -> bool:
         window = self._window()
@@ -217,9 +254,24 @@ class Exact:
         return p, recording
 
 
+def _recalled(name: str) -> Traced | None:
+    """A program that was kept, with what was said about it."""
+    found = kept.load(name)
+    if found is None:
+        return None
+    program, about = found
+    try:
+        family: dict[str, Any] = about["family"]  # type: ignore[assignment]
+        proof: list[int] = about["proof"]  # type: ignore[assignment]
+        rest = {field: about[field] for field in ("off_bytes", "decisions", "kernels", "notes")}
+        return Traced(program, Family(**family), Point(*proof), **rest)  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        return None
+
+
 def _off(program: Program, p: Point, recording: Recording) -> int:
     """The largest difference between the bytes alive as predicted and as traced, event by event, before rounding."""
-    _, amounts = program.events(p)
+    _, amounts, _ = program.events(p)
     sizes = [a.bytes for a in recording.allocations]
     traced = [sizes[event - 1] if event > 0 else 0 for event in recording.events]
     predicted = Program.peak_bytes(replace(program, rounding=1), p)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -126,18 +127,15 @@ class Program:
         alive = (c0 + n * c1 + k * (k0 + n * k1)) * self.sizes(p, scale)
         return np.stack([alive[:, self.category == c].sum(axis=1) for c in range(len(CATEGORIES))], axis=1)
 
-    def events(self, p: Point, scale: NDArray[np.float64] | None = None) -> tuple[list[int], list[int]]:
-        """The whole step for a replay: ids, and bytes where one begins or 0 where it ends.
-
-        What is alive before the step comes first and what it leaves behind stays, so a second step may follow.
-        """
+    def events(self, p: Point, scale: NDArray[np.float64] | None = None) -> tuple[list[int], list[int], int]:
+        """The step for a replay: ids, bytes where one begins or 0 where it ends, and how many are alive before it."""
         n, k = self._repeats(p)
         sizes = np.rint(self._exact(p) * (1 if scale is None else scale)).astype(np.int64).tolist()
         ids: list[int] = []
         amounts: list[int] = []
         alive: dict[int, list[tuple[int, int]]] = {}
-        count = 0
-        for size, sign, key in _expanded(self.steps, n, k):
+        count = base = 0
+        for place, (size, sign, key) in _expanded(self.steps, n, k):
             if key < 0:
                 continue
             if sign > 0:
@@ -150,7 +148,25 @@ class Program:
                 stack = alive.get(key) or next(alike)
                 ids.append(stack.pop()[0])
                 amounts.append(0)
-        return ids, amounts
+            base += place == 0
+        return ids, amounts, base
+
+    def alive(self, p: Point, row: int) -> NDArray[np.float64]:
+        """How many of each size are alive at a moment."""
+        n, k = self._repeats(p)
+        c0, c1, k0, k1 = (counts[row] for counts in self.counts)
+        return c0 + n * c1 + k * (k0 + n * k1)
+
+    def formula(self, size: int) -> str:
+        """A size as its polynomial in b and s, in bytes."""
+        names = ("", "s", "s²", "b", "b·s", "b·s²")
+        parts = []
+        for name, c in zip(names, self.coefficients[size], strict=True):
+            if c:
+                number = f"{c:,.0f}" if c == round(c) else f"{c:,.3f}"
+                parts.append(f"{number}·{name}" if name else number)
+        pad = self.pads[size]
+        return (" + ".join(parts) or "0") + (f", s up to a multiple of {pad}" if pad > 1 else "")
 
 
 class Step(NamedTuple):
@@ -164,26 +180,22 @@ class Step(NamedTuple):
     blocks: list[tuple[int, int]]
 
 
-def _expanded(steps: Iterable[Step], n: int, k: int) -> Iterator[tuple[int, int, int]]:
-    for group, repeats in grouped(steps, k):
+def _expanded(steps: Sequence[Step], n: int, k: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+    """(place of its segment, move), with all repetitions."""
+    for group, repeats in grouped(enumerate(steps), k):
         for _ in range(repeats):
-            for step in group:
+            for place, step in group:
                 at = 0
-                for first, last in step.blocks:
-                    yield from step.moves[at:first]
-                    for _ in range(n):
-                        yield from step.moves[first:last]
+                for first, last in [*step.blocks, (len(step.moves), len(step.moves))]:
+                    for move in step.moves[at:first]:
+                        yield place, move
+                    for _ in range(n if first < last else 0):
+                        for move in step.moves[first:last]:
+                            yield place, move
                     at = last
-                yield from step.moves[at:]
 
 
-def grouped(steps: Iterable[Step], k: int) -> Iterator[tuple[list[Step], int]]:
-    """Neighbouring segments of the middle micro-step belong together."""
-    group: list[Step] = []
-    for step in steps:
-        if group and (group[-1].micro_step == 2) != (step.micro_step == 2):
-            yield group, k if group[-1].micro_step == 2 else 1
-            group = []
-        group.append(step)
-    if group:
-        yield group, k if group[-1].micro_step == 2 else 1
+def grouped(steps: Iterable[tuple[int, Step]], k: int) -> Iterator[tuple[list[tuple[int, Step]], int]]:
+    """Segments with their places; neighbours of the middle micro-step stand together and are repeated ``k`` times."""
+    for middle, group in groupby(steps, lambda placed: placed[1].micro_step == 2):
+        yield list(group), k if middle else 1

@@ -1,0 +1,127 @@
+"""Which engine answers: a trace of the run's own model where there is one and torch is installed, else closed forms."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SettingsError
+from . import formulas
+from .estimates import Estimate
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .exact import Exact
+
+Progress = Callable[[str, int, int], None]
+MOST_MODELS = 32
+"""Models whose programs stay in memory."""
+
+
+class Traces:
+    """The trace as an engine. Programs are kept for the life of the object; the models only of what was asked last."""
+
+    method = "trace"
+
+    def __init__(self, on_progress: Progress | None = None) -> None:
+        self.on_progress = on_progress
+        self._models: OrderedDict[str, Exact] = OrderedDict()
+
+    def estimate(self, s: Settings) -> Estimate:
+        """The whole estimate; reserved bytes by replaying the allocator."""
+        from .traced import traced_estimate
+
+        return traced_estimate(*self.exact(s).at(s), s)
+
+    def sketch(self, s: Settings) -> Estimate:
+        """The same without the replay, for a slider on the move: reserved bytes are a share of the allocated."""
+        from .traced import traced_estimate
+
+        return traced_estimate(*self.exact(s).at(s), s, replayed=False)
+
+    def peak_bytes(self, s: Settings) -> int:
+        """Its peak_allocated_bytes alone."""
+        from .traced import peak_bytes
+
+        return peak_bytes(*self.exact(s).at(s), s)
+
+    def has(self, s: Settings) -> bool:
+        """Whether these settings are answered at once, without another trace."""
+        from .exact import identity
+
+        known = self._models.get(identity(s))
+        return known is not None and known.knows(s)
+
+    def exact(self, s: Settings) -> Exact:
+        """The programs of these settings' model."""
+        from .exact import Exact, identity, refuse
+
+        refuse(s)
+        name = identity(s)
+        if name not in self._models:
+            for other in self._models.values():
+                other.release()
+            self._models[name] = Exact(s, self.on_progress)
+            if len(self._models) > MOST_MODELS:
+                self._models.popitem(last=False)
+        self._models.move_to_end(name)
+        return self._models[name]
+
+
+_TRACES = Traces()
+
+
+def missing_for_trace() -> str:
+    """The first library that a trace needs and is not installed; empty where all are."""
+    return next((name for name in ("torch", "numpy", "transformers") if find_spec(name) is None), "")
+
+
+def engine(s: Settings, on_progress: Progress | None = None) -> Traces | None:
+    """The trace where ``s.method`` asks for it, or leaves it open and it can answer; None where closed forms are meant.
+
+    SettingsError where a trace is asked for and can't be had, or where nothing else could answer.
+    """
+    if s.method == "formula":
+        return None
+    absent = missing_for_trace()
+    needs = s.method == "trace" or (s.exact is not None and s.exact.uncovered)
+    if absent and needs:
+        what = s.exact.where if s.exact and s.exact.uncovered else "settings.method trace"
+        raise SettingsError(f"{what}: needs {absent}, which is not installed; pip install 'diag-kit[torch]'")
+    try:
+        from .exact import refuse  # numpy, too, may be absent
+    except ImportError:
+        return None
+    try:
+        refuse(s)
+    except SettingsError:
+        if needs:
+            raise
+        return None
+    if absent:
+        return None
+    _TRACES.on_progress = on_progress
+    return _TRACES
+
+
+def estimate(settings: Settings | Mapping[str, Any], on_progress: Progress | None = None) -> Estimate:
+    """Memory of one optimizer step of a run with these settings.
+
+    By a trace of the run's own model where it can be had, else by closed forms; ``Estimate.method`` says which.
+
+    Args:
+        settings: a Settings, or the document of one as JSON would hold it. SettingsError where that is wrong.
+        on_progress: told what is traced, how many traces are done, how many are meant.
+    """
+    s = settings if isinstance(settings, Settings) else Settings.from_json(settings)
+    traces = engine(s, on_progress)
+    if traces is None:
+        return formulas.estimate(s)
+    try:
+        return traces.estimate(s)
+    except SettingsError as e:
+        if s.method == "trace" or (s.exact and s.exact.uncovered):
+            raise
+        return formulas.estimate(s).but(f"by formula, since a trace failed: {e}")
