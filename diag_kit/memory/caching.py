@@ -357,21 +357,20 @@ class Allocator:
 
     def _release_oversize(self, pool: _Pool, size: int) -> bool:
         """Under max_split: gives back one cached block that is large enough, or several, the largest first."""
-        wanted = max(size, self._max_split)
         oversize = [block for block in pool.at_least(self._max_split) if block.space is None]
-        enough = next((block for block in oversize if block.size >= wanted), None)
+        enough = next((block for block in oversize if block.size >= size), None)
         released = 0
-        while released < wanted and oversize:
+        while released < size and oversize:
             block = enough or oversize.pop()
             released += block.size
             self._release(block)
-        return released >= wanted
+        return released >= size
 
     def _collect(self) -> None:
         """Under a memory fraction and a threshold: gives back whole cached segments, those unused for longest first."""
         excess = self.reserved - self._threshold
         pools = [pool for (small, _), pool in self._pools.items() if not small]
-        cached = [b for pool in pools for b in pool.blocks.values() if not (b.before or b.after or b.space)]
+        cached = [b for pool in pools for b in pool.blocks.values() if not (b.before or b.after)]
         now = self._searches[False]
         while excess > 0 and cached:  # the oldest is never younger than the mean
             mean = sum(now - block.born for block in cached) / len(cached)

@@ -38,6 +38,22 @@ CONTEXT_BYTES: dict[str, tuple[int, int]] = {
 T4: 140.875 MiB (fitcheck-llm, torch 2.10 and 2.14, lazy loading). V100: up to 1343 MiB (transformers performance guide
 of 2022, eager loading). Otherwise the 140 MiB to 1 GiB that published measurements and the NAIRR guide span."""
 
+CONTEXT_PER_MULTIPROCESSOR_BYTES = 3 * MIB
+"""Of a context before any kernel is loaded: 555 MiB on an RTX PRO 6000 with 188 and 107 MiB on an RTX 4060 Ti with 34
+(llama.cpp#23604), 426 MiB on an RTX 6000 Ada with 142 (unsloth-zoo#1053), 256 MiB on an RTX 3090 with 82
+(InvokeAI#9413): 2.95 to 3.15 MiB each. It is the lowest that a GPU of ``MULTIPROCESSORS`` holds."""
+
+MULTIPROCESSORS = {
+    "A100": 108, "H100": 132, "H200": 132, "H20": 78, "B200": 148, "A10G": 80, "A10": 72, "A6000": 84, "L40": 142,
+    "L4": 58, "6000 ADA": 142, "PRO 6000": 188, "3090": 82, "4090": 128, "5090": 170,
+}  # fmt: skip
+"""GPU -> streaming multiprocessors (NVIDIA's data sheets); the first name that stands in the GPU's name holds."""
+
+COMMUNICATOR_BYTES = 688 * MIB
+"""Of NCCL's buffers for one process group at the most, for collectives: 544 MiB with 2 and 688 MiB with more of 4 A100
+on NVLink (nccl#964): 4 MiB for each channel and connection (nccl#285, nccl#1450), so next to nothing over few PCIe
+channels. All-to-all connects all pairs: 3.3 GB on 8 H100 (nccl#1685)."""
+
 WORKSPACE_BYTES = {9: 32 * MIB, 10: 32 * MIB, 12: 32 * MIB}
 """Major compute capability -> cuBLAS workspace, else 8 MiB + 128 KiB; allocated through the caching allocator at the
 first product, and shared with cuBLASLt (``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp)."""
@@ -73,8 +89,15 @@ def attention_kernel(s: Settings) -> str:
 
 
 def context_bytes(s: Settings) -> tuple[int, int]:
-    """Lowest and highest bytes of the CUDA context on this GPU; nothing on a CPU."""
-    return (0, 0) if s.device == "cpu" else _by_gpu(CONTEXT_BYTES, s.gpu)
+    """Lowest and highest bytes of the CUDA context on this GPU, and of NCCL's buffers; nothing on a CPU."""
+    if s.device == "cpu":
+        return 0, 0
+    low, high = _by_gpu(CONTEXT_BYTES, s.gpu)
+    if processors := _by_gpu(MULTIPROCESSORS | {"": 0}, s.gpu):
+        low = processors * CONTEXT_PER_MULTIPROCESSOR_BYTES
+    p = s.parallelism
+    groups = (p.tensor > 1) + (p.pipeline > 1) + (p.world_size > p.tensor * p.pipeline)
+    return low, high + groups * COMMUNICATOR_BYTES
 
 
 def workspace_bytes(s: Settings) -> int:

@@ -189,6 +189,7 @@ def test_expandable_segments():
         allocator.free(name)
     allocator.empty_cache()
     assert (allocator.reserved, allocator.segments) == (0, [])
+    assert allocator.malloc(4, 30 * MIB) >= first + 400 * MIB
 
 
 def test_expandable_segments_need_less_where_sizes_grow():
@@ -209,7 +210,9 @@ def test_garbage_collection_acts_under_a_fraction_only():
     assert alone.peak_reserved_bytes == 140 * MIB
     both = parse_config("garbage_collection_threshold:0.4,per_process_memory_fraction:0.9")
     assert replay(ids, sizes, both, 200 * MIB).peak_reserved_bytes == 110 * MIB
-    assert replay(ids, sizes, parse_config("per_process_memory_fraction:0.2"), 200 * MIB).oom == 1
+    half = parse_config("per_process_memory_fraction:0.5")
+    assert replay([0, 1], [30 * MIB, 20 * MIB], half, 100 * MIB).oom is None
+    assert replay([0, 1], [30 * MIB, 22 * MIB], half, 100 * MIB).oom == 1
 
 
 # What decides whether a run fits

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from diag_kit.memory import formulas
+from diag_kit.memory.device import context_bytes
 from diag_kit.memory.formulas import estimate, micro_step_curve, peak_bytes, peak_curve
 from diag_kit.memory.settings import Settings
 from diag_kit.memory.terms import CATALOG, CATEGORIES
@@ -240,6 +241,27 @@ def test_headroom_and_fit_agree():
     assert (estimate(run()).headroom_bytes, estimate(run()).fits) == (None, None)
     assert estimate(run(capacity_bytes=e.device_bytes)).fits is True
     assert estimate(run(capacity_bytes=e.device_bytes - 1)).fits is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "low", "high"),
+    [
+        ({"gpu": "Tesla T4"}, 141, 141),
+        ({"gpu": "NVIDIA A100-SXM4-80GB"}, 3 * 108, 1024),
+        ({"gpu": "H200"}, 3 * 132, 1024),
+        ({"gpu": "another"}, 140, 1024),
+        ({"gpu": "H100", "parallelism": {"strategy": "fsdp", "world_size": 8}}, 3 * 132, 1024 + 688),
+        (
+            {"gpu": "H100", "parallelism": {"strategy": "megatron", "world_size": 8, "tensor": 2, "pipeline": 2}},
+            3 * 132,
+            1024 + 3 * 688,
+        ),
+        ({"device": "cpu", "parallelism": {"strategy": "ddp", "world_size": 2}}, 0, 0),
+    ],
+)
+def test_what_a_process_holds_outside_the_allocator(settings, low, high):
+    """In MiB: a context by the GPU's multiprocessors, as published, and NCCL's buffers for each process group."""
+    assert context_bytes(run(**settings)) == (low * MIB, high * MIB)
 
 
 @pytest.mark.parametrize("s", VARIETY)
