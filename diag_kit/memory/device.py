@@ -42,7 +42,7 @@ WORKSPACE_BYTES = {9: 32 * MIB, 10: 32 * MIB, 12: 32 * MIB}
 """Major compute capability -> cuBLAS workspace, else 8 MiB + 128 KiB; allocated through the caching allocator at the
 first product, and shared with cuBLASLt (``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 HANDLES = 2
-"""cuBLAS handles, each with a workspace, of a run that trains: autograd's backward runs in a thread of its own. Traces of
+"""cuBLAS handles, each with a workspace, of a run that trains: autograd's backward has a thread of its own. Traces of
 eleven published T4 runs lack one workspace, to 0.2 MiB where rounding plays no part, when only the first is counted."""
 
 RESERVED_OVER_ALLOCATED = (1.0, 1.04, 1.49)
