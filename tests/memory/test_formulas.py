@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from diag_kit.memory import formulas
-from diag_kit.memory.device import context_bytes
+from diag_kit.memory.device import context_bytes, workspace_bytes
 from diag_kit.memory.formulas import estimate, micro_step_curve, peak_bytes, peak_curve
 from diag_kit.memory.settings import Settings
 from diag_kit.memory.terms import CATALOG, CATEGORIES
@@ -151,6 +151,13 @@ def test_sdpa_is_what_torch_picks_on_the_gpu():
     assert estimate(run(gpu="Tesla T4", precision="fp16")).assumptions[0].startswith("attention runs the efficient")
     assert estimate(run(gpu="Tesla T4")).assumptions[0].startswith("attention runs the math")
     assert peak_bytes(run(gpu="T4")) > peak_bytes(run(gpu="T4", precision="fp16")) > peak_bytes(run(gpu="A100"))
+
+
+def test_backward_has_a_workspace_of_its_own():
+    """Two of 8 MiB + 128 KiB before Hopper, two of 32 MiB since: autograd multiplies in another thread, none on a CPU."""
+    assert workspace_bytes(run(gpu="Tesla T4")) == 2 * (8 * MIB + 128 * 1024)
+    assert [workspace_bytes(run(gpu=gpu)) for gpu in ("H100", "B200", "RTX 5090")] == [64 * MIB] * 3
+    assert workspace_bytes(run(device="cpu")) == 0
 
 
 def test_deferred_backward_retains_one_graph_per_micro_step():
