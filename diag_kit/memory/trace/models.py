@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..settings import Settings
 from . import configs
 from .adapters import adapt
 from .optimizers import DTYPES, optimizer
-from .plain import plain_transformers
+from .plain import autocast, plain_transformers
 from .remedies import checkpoint, fuse_loss
 
 
@@ -134,37 +134,38 @@ def _model(settings: Settings, plan: configs.Blueprint, config: Any, notes: list
     stated, held = (str(d).removeprefix("torch.") for d in (getattr(plan.config, "dtype", None) or dtype, dtype))
     if stated != held:
         notes.append(f"Weights are {held}, as settings.precision says; the configuration says {stated}.")
-    attention = "eager" if settings.attention == "eager" else "sdpa"
+    attention = "eager" if settings.attention == "eager" or not _has_sdpa(plan.cls) else "sdpa"
+    if attention == "eager" != settings.attention:
+        notes.append(f"Attention is eager: {plan.cls.__name__} has no other in transformers.")
     try:
         return plan.fit(plan.cls._from_config(config, dtype=dtype, attn_implementation=attention))
     except Exception as e:  # noqa: BLE001 (whatever a model's own code raises)
         where = settings.exact.where if settings.exact else "the numbers given"
         raise SettingsError(
-            f"settings.model: {where}: {plan.cls.__name__} can't be built: {configs.one_line(e)}; mend the configuration"
+            f"settings.model: {where}: {plan.cls.__name__} can't be built: {configs.one_line(e)}; mend it"
         ) from None
+
+
+def _has_sdpa(cls: Any) -> bool:
+    return bool(getattr(cls, "_supports_sdpa", False))
 
 
 def _loss(settings: Settings) -> Callable[[torch.nn.Module, Any], Any]:
     def loss(model: torch.nn.Module, batch: Any) -> Any:
-        with _autocast(settings):
+        with autocast(settings):
             outputs = model(**batch)
         return outputs.loss, outputs if settings.keep_logits else None
 
     return loss
 
 
-def _autocast(settings: Settings) -> AbstractContextManager[Any]:
-    if not settings.precision.startswith("amp-"):
-        return nullcontext()
-    return torch.autocast("cpu", dtype=DTYPES[settings.precision.removeprefix("amp-")])
-
-
 def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
-        if (isinstance(module, torch.nn.Embedding) and "position" in name.rpartition(".")[2]) or name.endswith("wpe"):
+        last = name.rpartition(".")[2]
+        if isinstance(module, torch.nn.Embedding) and (re.search(r"(?<!relative_)position", last) or last == "wpe"):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
-            return module.num_embeddings - kept
+            return int(module.num_embeddings - kept)
     return None
 
 
