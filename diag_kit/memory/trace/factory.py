@@ -48,6 +48,7 @@ _LOADERS = (
     ("transformers.modeling_utils", "PreTrainedModel.from_pretrained"),
     ("transformers.models.auto.auto_factory", "_BaseAutoModelClass.from_pretrained"),
     ("transformers.models.auto.modeling_auto", "AutoModelForCausalLM.from_pretrained"),
+    ("transformers.models.auto.modeling_auto", "AutoModelForImageTextToText.from_pretrained"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -65,7 +66,11 @@ def build(settings: Settings, layers: int | None = None) -> Job:
 def _build(settings: Settings, layers: int | None) -> Job:
     plan = configs.blueprint(settings)
     notes = list(plan.notes)
-    plan.config.use_cache = plan.config.get_text_config().use_cache = False
+    plan.config.use_cache = plan.config.get_text_config().use_cache = False  # as transformers' Trainer does
+    if plan.task == "seq2seq-lm" and getattr(plan.config, "decoder_start_token_id", None) is None:
+        plan.config.decoder_start_token_id = plan.config.pad_token_id or 0
+    if plan.task == "sequence-classification" and plan.config.get_text_config().pad_token_id is None:
+        plan.config.get_text_config().pad_token_id = 0
     full = configs.depth(plan.config)
     whole = configs.on_meta(plan)
     period = configs.period(whole, full) if full else None
@@ -186,6 +191,8 @@ def _batches(task: str, config: Any, model: torch.nn.Module) -> Callable[[int, i
         shape = (micro_batch, seq_len)
         ids = torch.randint(0, config.get_text_config().vocab_size, shape)
         given = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64)}
+        if task == "pretraining" and "next_sentence_label" in inspect.signature(model.forward).parameters:
+            given["next_sentence_label"] = torch.zeros(micro_batch, dtype=torch.int64)
         if task in configs.WITH_VOCABULARY:
             return given | {"labels": ids.clone()}
         if task == "question-answering":
