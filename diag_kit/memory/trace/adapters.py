@@ -41,8 +41,7 @@ def adapt(model: torch.nn.Module, settings: Settings, aliases: Mapping[str, str]
     Returns:
         What was assumed, in sentences.
     """
-    lora, notes = settings.lora, []
-    assert lora is not None
+    lora, notes = settings.lora or Lora(), []
     model.requires_grad_(False)
     linear = dict(_linear(model))
     if not (chosen := [name for name in linear if _targeted(name, lora, aliases, _head(model))]):
@@ -67,7 +66,7 @@ def adapt(model: torch.nn.Module, settings: Settings, aliases: Mapping[str, str]
 def _base_note(settings: Settings, half: torch.dtype) -> str:
     rest = "fp32, as peft's prepare_model_for_kbit_training leaves it"
     if settings.precision in ("bf16", "fp16"):
-        rest = f"{settings.precision}, without peft's prepare_model_for_kbit_training; precision fp32 is the recipe with it"
+        rest = f"{settings.precision}, without peft's prepare_model_for_kbit_training (precision fp32 is with it)"
     return (
         f"4-bit base: linear layers packed with one fp32 scale for {BLOCK} weights (no double quantisation), "
         f"products in {str(half).removeprefix('torch.')}; everything else in {rest}."
@@ -106,7 +105,7 @@ def _put(model: torch.nn.Module, name: str, module: torch.nn.Module) -> torch.nn
 
 def _sizes(linear: torch.nn.Module) -> tuple[int, int]:
     """(inputs, outputs) of a linear layer; Conv1D keeps its weight the other way round."""
-    rows, columns = getattr(linear, "shape", None) or linear.weight.shape  # type: ignore[union-attr]
+    rows, columns = getattr(linear, "shape", None) or linear.weight.shape
     return (rows, columns) if type(linear).__name__ == "Conv1D" else (columns, rows)
 
 
@@ -147,7 +146,7 @@ class FourBit(torch.nn.Module):
     def __init__(self, linear: torch.nn.Module, half: torch.dtype) -> None:
         super().__init__()
         self.inputs, self.outputs = _sizes(linear)
-        n, device = self.inputs * self.outputs, linear.weight.device  # type: ignore[union-attr]
+        n, device = self.inputs * self.outputs, linear.weight.device
         self.half, self.shape = half, (self.outputs, self.inputs)
         self.weight = _frozen(torch.zeros(-(-n // 2), 1, dtype=torch.uint8, device=device))
         self.absmax = _frozen(torch.zeros(-(-n // BLOCK), device=device))
@@ -180,5 +179,5 @@ class _Product(torch.autograd.Function):
         return functional.linear(x, layer.unpacked(x.dtype), layer.bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return torch.matmul(grad, ctx.layer.unpacked(grad.dtype)), None

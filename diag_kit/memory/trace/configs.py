@@ -25,9 +25,10 @@ _TASKS = {
     "question-answering": ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",),
     "image-classification": ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
     "image-text": ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"),
+    "pretraining": ("MODEL_FOR_PRETRAINING_MAPPING_NAMES",),
 }
 """What is trained -> the tables in transformers' modeling_auto that list the classes for it."""
-WITH_VOCABULARY = ("causal-lm", "seq2seq-lm", "masked-lm", "image-text")
+WITH_VOCABULARY = ("causal-lm", "seq2seq-lm", "masked-lm", "image-text", "pretraining")
 _ALIASES = {
     "GPT2LMHeadModel": dict.fromkeys(("q_proj", "k_proj", "v_proj"), "attn.c_attn")
     | {"o_proj": "attn.c_proj", "up_proj": "mlp.c_fc", "down_proj": "mlp.c_proj"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..settings import Settings
 from . import configs
 from .adapters import adapt
 from .optimizers import DTYPES, optimizer
-from .plain import plain_transformers
+from .plain import autocast, plain_transformers
 from .remedies import checkpoint, fuse_loss
 
 
@@ -65,7 +66,11 @@ def build(settings: Settings, layers: int | None = None) -> Job:
 def _build(settings: Settings, layers: int | None) -> Job:
     plan = configs.blueprint(settings)
     notes = list(plan.notes)
-    plan.config.use_cache = plan.config.get_text_config().use_cache = False
+    plan.config.use_cache = plan.config.get_text_config().use_cache = False  # as transformers' Trainer does
+    if plan.task == "seq2seq-lm" and getattr(plan.config, "decoder_start_token_id", None) is None:
+        plan.config.decoder_start_token_id = plan.config.pad_token_id or 0
+    if plan.task == "sequence-classification" and plan.config.get_text_config().pad_token_id is None:
+        plan.config.get_text_config().pad_token_id = 0
     full = configs.depth(plan.config)
     whole = configs.on_meta(plan)
     period = configs.period(whole, full) if full else None
@@ -134,37 +139,38 @@ def _model(settings: Settings, plan: configs.Blueprint, config: Any, notes: list
     stated, held = (str(d).removeprefix("torch.") for d in (getattr(plan.config, "dtype", None) or dtype, dtype))
     if stated != held:
         notes.append(f"Weights are {held}, as settings.precision says; the configuration says {stated}.")
-    attention = "eager" if settings.attention == "eager" else "sdpa"
+    attention = "eager" if settings.attention == "eager" or not _has_sdpa(plan.cls) else "sdpa"
+    if attention == "eager" != settings.attention:
+        notes.append(f"Attention is eager: {plan.cls.__name__} has no other in transformers.")
     try:
         return plan.fit(plan.cls._from_config(config, dtype=dtype, attn_implementation=attention))
     except Exception as e:  # noqa: BLE001 (whatever a model's own code raises)
         where = settings.exact.where if settings.exact else "the numbers given"
         raise SettingsError(
-            f"settings.model: {where}: {plan.cls.__name__} can't be built: {configs.one_line(e)}; mend the configuration"
+            f"settings.model: {where}: {plan.cls.__name__} can't be built: {configs.one_line(e)}; mend it"
         ) from None
+
+
+def _has_sdpa(cls: Any) -> bool:
+    return bool(getattr(cls, "_supports_sdpa", False))
 
 
 def _loss(settings: Settings) -> Callable[[torch.nn.Module, Any], Any]:
     def loss(model: torch.nn.Module, batch: Any) -> Any:
-        with _autocast(settings):
+        with autocast(settings):
             outputs = model(**batch)
         return outputs.loss, outputs if settings.keep_logits else None
 
     return loss
 
 
-def _autocast(settings: Settings) -> AbstractContextManager[Any]:
-    if not settings.precision.startswith("amp-"):
-        return nullcontext()
-    return torch.autocast("cpu", dtype=DTYPES[settings.precision.removeprefix("amp-")])
-
-
 def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
-        if (isinstance(module, torch.nn.Embedding) and "position" in name.rpartition(".")[2]) or name.endswith("wpe"):
+        last = name.rpartition(".")[2]
+        if isinstance(module, torch.nn.Embedding) and (re.search(r"(?<!relative_)position", last) or last == "wpe"):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
-            return module.num_embeddings - kept
+            return int(module.num_embeddings - kept)
     return None
 
 
@@ -185,6 +191,8 @@ def _batches(task: str, config: Any, model: torch.nn.Module) -> Callable[[int, i
         shape = (micro_batch, seq_len)
         ids = torch.randint(0, config.get_text_config().vocab_size, shape)
         given = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64)}
+        if task == "pretraining" and "next_sentence_label" in inspect.signature(model.forward).parameters:
+            given["next_sentence_label"] = torch.zeros(micro_batch, dtype=torch.int64)
         if task in configs.WITH_VOCABULARY:
             return given | {"labels": ids.clone()}
         if task == "question-answering":

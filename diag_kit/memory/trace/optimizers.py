@@ -66,7 +66,7 @@ class MixedAdamW(torch.optim.AdamW):
         self._dtype = state
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         """One step; the gradients as they were are back afterwards."""
         held = [(p, p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for p, grad in held:
@@ -94,10 +94,11 @@ class InPlaceAdamW(torch.optim.Optimizer):
 
     def __init__(self, parameters: list[torch.nn.Parameter], state: torch.dtype | None, packed: bool = False) -> None:
         super().__init__(parameters, {"lr": 1e-3})
-        self._dtype, self._packed, self._tables = state, packed, None
+        self._dtype, self._packed = state, packed
+        self._tables: list[torch.Tensor] = []
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         """One step without temporaries."""
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if p not in self.state:
@@ -108,7 +109,7 @@ class InPlaceAdamW(torch.optim.Optimizer):
         if not self._packed or p.numel() < SMALL:
             dtype = torch.float32 if self._packed else self._dtype or p.dtype
             return {name: torch.zeros_like(p, dtype=dtype) for name in ("state1", "state2")}
-        if self._tables is None:
+        if not self._tables:
             self._tables = [torch.zeros(256, device=p.device) for _ in range(2)]
         state: dict[str, Any] = {name: torch.zeros_like(p, dtype=torch.uint8) for name in ("state1", "state2")}
         scales = {name: torch.zeros(-(-p.numel() // BLOCK), device=p.device) for name in ("absmax1", "absmax2")}

@@ -5,11 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from ..settings import Settings
+from .optimizers import DTYPES
+
+
+def autocast(settings: Settings) -> AbstractContextManager[Any]:
+    """Autocast to the 16 bits of an ``amp-*`` precision; for others a context that does nothing."""
+    if not settings.precision.startswith("amp-"):
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.autocast("cpu", dtype=DTYPES[settings.precision.removeprefix("amp-")])
+    return context
 
 
 @contextmanager
@@ -17,27 +28,34 @@ def plain_transformers() -> Iterator[None]:
     """Models behave on fake tensors as in a real run, while building and while stepping; all is restored at the end.
 
     transformers' ``is_tracing`` is true of a fake tensor, and masks are then made that a real run leaves out. torch's
-    ``Module.to`` swaps fake parameters for new ones, which fails once anything refers to them weakly. The library's advice
-    to people who train is kept off the terminal.
+    ``Module.to`` swaps fake parameters for new ones, which fails once anything refers to them weakly. The library's
+    advice to people who train is kept off the terminal. torch's grouped product takes only bf16 when it is fake;
+    transformers' own form of it, with the same operands and results, stands for it in other dtypes.
     """
-    utils, log = sys.modules.get("transformers.utils.import_utils"), logging.getLogger("transformers")
-    is_fake, level = getattr(utils, "is_fake_tensor", None), log.level
-    apply = torch.nn.Module._apply
+    log, level = logging.getLogger("transformers"), logging.getLogger("transformers").level
+    patches: list[tuple[Any, str, Any]] = [(torch.nn.Module, "_apply", _applying(torch.nn.Module._apply))]
+    if utils := sys.modules.get("transformers.utils.import_utils"):
+        patches.append((utils, "is_fake_tensor", lambda _: False))
+    if (moe := sys.modules.get("transformers.integrations.moe")) and hasattr(moe, "_can_use_grouped_mm"):
+        patches.append((moe, "_can_use_grouped_mm", _grouped(moe._can_use_grouped_mm)))
+    held = [(owner, name, getattr(owner, name, None)) for owner, name, _ in patches]
     try:
         log.setLevel(logging.ERROR)
-        if is_fake is not None:
-            utils.is_fake_tensor = _never  # type: ignore[union-attr]
-        torch.nn.Module._apply = _applying(apply)  # type: ignore[assignment, method-assign]
+        for owner, name, value in patches:
+            setattr(owner, name, value)
         yield
     finally:
-        if is_fake is not None:
-            utils.is_fake_tensor = is_fake  # type: ignore[union-attr]
-        torch.nn.Module._apply = apply  # type: ignore[method-assign]
+        for owner, name, value in held:
+            setattr(owner, name, value)
         log.setLevel(level)
 
 
-def _never(_: Any) -> bool:
-    return False
+def _grouped(plain: Callable[..., bool]) -> Callable[..., bool]:
+    def usable(given: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:
+        whole = not isinstance(weight, FakeTensor) or weight.dtype is torch.bfloat16
+        return whole and plain(given, weight, offs)
+
+    return usable
 
 
 def _applying(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,13 +43,13 @@ def checkpoint(model: torch.nn.Module, settings: Settings) -> None:
         if enable is not None:
             enable(activation_checkpointing_kwargs=how)
         else:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)  # type: ignore[operator]
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
     except ValueError:
         raise SettingsError(
             f"settings.checkpointing: {type(model).__name__} has no gradient checkpointing in transformers; use none"
         ) from None
     if settings.lora:
-        model.enable_input_require_grads()  # type: ignore[operator]
+        model.enable_input_require_grads()
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:
@@ -71,7 +71,7 @@ def fuse_loss(model: torch.nn.Module, settings: Settings) -> list[str]:
     def forward(input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> SimpleNamespace:
         hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask)[0]
         shifted = functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous().view(-1)
-        head = model.get_output_embeddings()  # type: ignore[operator]
+        head = model.get_output_embeddings()
         product: Callable[..., torch.Tensor] = FusedLinearCrossEntropy.apply
         loss = product(hidden.view(-1, hidden.shape[-1]), head.weight, shifted, settings.device == "cuda")
         return SimpleNamespace(loss=loss, logits=None)
@@ -113,7 +113,7 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[Any, ...]:
         gradient, of_weight = ctx.saved_tensors
         gradient.mul_(upstream)
         if of_weight is not None:
@@ -122,7 +122,7 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
 
 
 def _autocast() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
 
 
 def _gradient_in_place(logits: torch.Tensor, target: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
