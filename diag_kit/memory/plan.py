@@ -66,8 +66,8 @@ class Remedy:
         device_bytes: what the device then holds in all.
         saves_reserved_bytes: what it takes, at most, from what the allocator holds beyond tensors.
         fits: whether the device holds it then; None without a capacity.
-        cost: in words, of several without those that are free; ``cost_rank``: 0 same numbers and speed, 1 slower, 2 changes numerics, 3 changes the training;
-            of several, the highest.
+        cost: in words, of several without those that are free; ``cost_rank``: 0 same numbers and speed, 1 slower, 2
+            changes numerics, 3 changes the training; of several, the highest.
         code: framework -> line; of several, where each has one. ``members``: ids of several.
         method: of the engine that predicts.
     """

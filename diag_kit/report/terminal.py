@@ -87,7 +87,8 @@ def _plan_lines(page: _Page, document: Mapping[str, Any]) -> None:
     combinations, largest = document.get("combinations", ()), document.get("largest", {})
     for number, one in enumerate(combinations):
         what = one["action"].replace("; ", " · ")
-        page.field("" if number else "would fit", f"in {format_bytes(one['device_bytes'])}: {what}. Cost: {one['cost']}")
+        told = f"in {format_bytes(one['device_bytes'])}: {what}. Cost: {one['cost']}"
+        page.field("" if number else "would fit", told)
     if document["fits"] is False and not combinations:
         page.field("would fit", "no up to three changes that are known here")
     elif document["fits"] is None:
