@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from ..errors import SettingsError
 from .documents import MOST_COUNT, shown
@@ -21,7 +21,14 @@ _NAMES = ("length", "lengths", "len", "num_tokens", "n_tokens", "tokens", "seq_l
 """Columns that are taken where none is named."""
 
 
-def read_column(stream: BinaryIO, where: str, column: str | None = None) -> tuple[dict[int, int], str]:
+class Stream(Protocol):
+    """What bytes are read from: a file, or what unpacks one."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to ``size`` bytes, none at the end."""
+
+
+def read_column(stream: Stream, where: str, column: str | None = None) -> tuple[dict[int, int], str]:
     """How many samples of a file have each length, and what is counted: tokens or characters.
 
     ``column`` is a CSV column's name or number from 1, or a field of JSON lines; a number in it is a length, a list or
@@ -43,7 +50,7 @@ def read_column(stream: BinaryIO, where: str, column: str | None = None) -> tupl
     return dict(counts), unit
 
 
-def _lines(stream: BinaryIO, head: bytes, where: str) -> Iterator[str]:
+def _lines(stream: Stream, head: bytes, where: str) -> Iterator[str]:
     rest, number = head.removeprefix(b"\xef\xbb\xbf"), 0
     while True:
         *whole, rest = rest.split(b"\n")
@@ -77,7 +84,7 @@ def _bounded(counts: Counter[int], where: str) -> None:
         raise SettingsError(f"lengths: {where}: more than {MOST_DIFFERENT:,} different values; is this a length?")
 
 
-def _read_plain(stream: BinaryIO, head: bytes, where: str, counts: Counter[int]) -> None:
+def _read_plain(stream: Stream, head: bytes, where: str, counts: Counter[int]) -> None:
     rest, number, data = head.removeprefix(b"\xef\xbb\xbf"), 0, b"more"
     while data:
         data = stream.read(_CHUNK)

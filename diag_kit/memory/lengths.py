@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..errors import SettingsError
-from .column import read_column
+from .column import Stream, read_column
 from .documents import MOST_COUNT
 from .formulas import device_limit
 from .plan import FORMULAS, LONGEST, Engine, largest, longest_that
@@ -122,7 +122,7 @@ def parse_rule(text: str) -> tuple[str, int]:
     return name, int(budget or 0)
 
 
-def read(stream: BinaryIO, where: str, column: str | None = None) -> Lengths:
+def read(stream: Stream, where: str, column: str | None = None) -> Lengths:
     """The lengths in a file; see `column.read_column`."""
     return Lengths(*read_column(stream, where, column))
 

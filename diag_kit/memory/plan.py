@@ -66,8 +66,8 @@ class Remedy:
         device_bytes: what the device then holds in all.
         saves_reserved_bytes: what it takes, at most, from what the allocator holds beyond tensors.
         fits: whether the device holds it then; None without a capacity.
-        cost: in words; ``cost_rank``: 0 same numbers and speed, 1 slower, 2 changes numerics, 3 changes the training;
-            of several, the highest.
+        cost: in words, of several without those that are free; ``cost_rank``: 0 same numbers and speed, 1 slower, 2
+            changes numerics, 3 changes the training; of several, the highest.
         code: framework -> line; of several, where each has one. ``members``: ids of several.
         method: of the engine that predicts.
     """
@@ -250,6 +250,7 @@ def _remedy(
 ) -> Remedy:
     after = changed(s, change)
     e, entries = engine.estimate(after), tuple(members)
+    rank = max(entry.rank for entry in entries)
     frameworks = [name for name in entries[0].code if all(name in entry.code for entry in entries)]
     return Remedy(
         id=" + ".join(entry.id for entry in entries),
@@ -258,8 +259,8 @@ def _remedy(
         peak_bytes=e.peak_allocated_bytes,
         saves_bytes=now.peak_allocated_bytes - e.peak_allocated_bytes,
         fits=e.fits,
-        cost="; ".join(dict.fromkeys(entry.cost for entry in entries)),
-        cost_rank=max(entry.rank for entry in entries),
+        cost="; ".join(dict.fromkeys(entry.cost for entry in entries if entry.rank or not rank)),
+        cost_rank=rank,
         code={name: "\n".join(_filled(entry.code[name], after) for entry in entries) for name in frameworks},
         device_bytes=e.device_bytes,
         members=tuple(entry.id for entry in entries),

@@ -86,8 +86,9 @@ def _plan_lines(page: _Page, document: Mapping[str, Any]) -> None:
     """What would make it fit, or save most; the largest shapes that fit."""
     combinations, largest = document.get("combinations", ()), document.get("largest", {})
     for number, one in enumerate(combinations):
-        what = f"{one['action']}: about {format_bytes(one['device_bytes'])}. Costs {one['cost']}"
-        page.field("" if number else "would fit", what)
+        what = one["action"].replace("; ", " · ")
+        told = f"in {format_bytes(one['device_bytes'])}: {what}. Cost: {one['cost']}"
+        page.field("" if number else "would fit", told)
     if document["fits"] is False and not combinations:
         page.field("would fit", "no up to three changes that are known here")
     elif document["fits"] is None:

@@ -140,4 +140,4 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
 
 def _ordered(moves: list[Move]) -> Iterator[Move]:
     for die, run in groupby(moves, lambda move: move.sign < 0 and not move.turned):
-        yield from sorted(run) if die else run
+        yield from sorted(run) if die else list(run)
