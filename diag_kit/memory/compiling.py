@@ -58,7 +58,7 @@ def compile_program(
     for (mark, moves), repeated in zip(cut, blocks, strict=True):
         booked, made = [], []
         for move in moves:
-            own, shape = reference.allocations[move.index], shapes[move.index]
+            own, shape = reference.allocations[move.place], shapes[move.place]
             name = f"{own.op} in {_any_layer(own.module)}" if own.module else own.op
             column = columns.setdefault((shape, move.category), len(columns))
             if column == len(examples):
@@ -210,7 +210,7 @@ def _repeated(deep: Cut, recording: Recording, flat: Cut, shallow: Recording) ->
 
 def _tokens(moves: Iterable[Move], recording: Recording) -> Iterator[Token]:
     for move in moves:
-        own = recording.allocations[move.index]
+        own = recording.allocations[move.place]
         yield Token(move.sign, move.category, own.bytes, f"{own.op} {_any_layer(own.module)}", own.phase)
 
 

@@ -87,7 +87,8 @@ class Program:
         b = float(p.micro_batch)
         one = np.ones(len(length))
         monomials = np.stack([one, length, square, b * one, b * length, b * square], axis=1)
-        return np.rint((self.coefficients * monomials).sum(axis=1))
+        exact: NDArray[np.float64] = np.rint((self.coefficients * monomials).sum(axis=1))
+        return exact
 
     def _rounded(self, exact: NDArray[np.float64], scale: NDArray[np.float64] | None) -> NDArray[np.float64]:
         if scale is not None:
@@ -155,7 +156,8 @@ class Program:
         """How many of each size are alive at a moment."""
         n, k = self._repeats(p)
         c0, c1, k0, k1 = (counts[row] for counts in self.counts)
-        return c0 + n * c1 + k * (k0 + n * k1)
+        found: NDArray[np.float64] = c0 + n * c1 + k * (k0 + n * k1)
+        return found
 
     def formula(self, size: int) -> str:
         """A size as its polynomial in b and s, in bytes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 SAVED = ("activations", "attention_scores", "logits")
@@ -43,9 +42,9 @@ class Mark(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Bytes of allocation ``index`` enter (+1) or leave (-1) ``category``; ``turned``: for another category."""
+    """Bytes of allocation ``place`` enter (+1) or leave (-1) ``category``; ``turned``: for another category."""
 
-    index: int
+    place: int
     sign: int
     category: str
     turned: bool = False
@@ -139,5 +138,12 @@ def segments(recording: Recording) -> Iterator[tuple[Mark, list[Move]]]:
 
 
 def _ordered(moves: list[Move]) -> Iterator[Move]:
-    for die, run in groupby(moves, lambda move: move.sign < 0 and not move.turned):
-        yield from sorted(run) if die else list(run)
+    deaths: list[Move] = []
+    for move in moves:
+        if move.sign < 0 and not move.turned:
+            deaths.append(move)
+        else:
+            yield from sorted(deaths)
+            deaths.clear()
+            yield move
+    yield from sorted(deaths)
