@@ -168,7 +168,11 @@ def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
         last = name.rpartition(".")[2]
-        if isinstance(module, torch.nn.Embedding) and (re.search(r"(?<!relative_)position", last) or last == "wpe"):
+        if (
+            "vision" not in name
+            and isinstance(module, torch.nn.Embedding)
+            and (re.search(r"(?<!relative_)position", last) or last == "wpe")
+        ):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
             return int(module.num_embeddings - kept)
     return None
@@ -180,7 +184,7 @@ def _batches(task: str, config: Any, model: torch.nn.Module) -> Callable[[int, i
 
     def batch(micro_batch: int, seq_len: int) -> dict[str, torch.Tensor]:
         if task == "image-classification":
-            size = config.image_size
+            size = getattr(config, "image_size", 224)
             height, width = size if isinstance(size, list | tuple) else (size, size)
             pixels = torch.rand(micro_batch, config.num_channels, height, width)
             return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (micro_batch,))}
