@@ -19,6 +19,13 @@ from .plain import autocast, plain_transformers
 from .remedies import checkpoint, fuse_loss
 
 
+_TASK_NOTES = {
+    "image-classification": ("The length comes from the image size (224 where none is stated), not from seq_len.",),
+    "image-text": ("The batch is text alone: the vision tower's weights are counted, its activations are not.",),
+    "seq2seq-lm": ("Encoder and decoder both get seq_len tokens.",),
+}
+
+
 @dataclass
 class Job:
     """A training step that can be run, on fake tensors or on real ones.
@@ -65,7 +72,7 @@ def build(settings: Settings, layers: int | None = None) -> Job:
 
 def _build(settings: Settings, layers: int | None) -> Job:
     plan = configs.blueprint(settings)
-    notes = list(plan.notes)
+    notes = [*plan.notes, *_TASK_NOTES.get(plan.task, ())]
     plan.config.use_cache = plan.config.get_text_config().use_cache = False  # as transformers' Trainer does
     if plan.task == "seq2seq-lm" and getattr(plan.config, "decoder_start_token_id", None) is None:
         plan.config.decoder_start_token_id = plan.config.pad_token_id or 0
@@ -168,11 +175,8 @@ def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
         last = name.rpartition(".")[2]
-        if (
-            "vision" not in name
-            and isinstance(module, torch.nn.Embedding)
-            and (re.search(r"(?<!relative_)position", last) or last == "wpe")
-        ):
+        learned = isinstance(module, torch.nn.Embedding) and "vision" not in name
+        if learned and (last == "wpe" or re.search(r"(?<!relative_)position", last)):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
             return int(module.num_embeddings - kept)
     return None
