@@ -18,7 +18,6 @@ from .optimizers import DTYPES, optimizer
 from .plain import autocast, plain_transformers
 from .remedies import checkpoint, fuse_loss
 
-
 _TASK_NOTES = {
     "image-classification": ("The length comes from the image size (224 where none is stated), not from seq_len.",),
     "image-text": ("The batch is text alone: the vision tower's weights are counted, its activations are not.",),
