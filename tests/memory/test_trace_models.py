@@ -132,6 +132,17 @@ def recorded(one: Job, micro_batch: int = 2, seq_len: int = 48) -> Any:
              "num_attention_heads": 2, "intermediate_size": 64},
             "ViTForImageClassification", (2,), None,
         ),
+        (
+            {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+            "ResNetForImageClassification", (2,), None,
+        ),
+        (
+            {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 499,
+             "text_config": {"model_type": "llama", **LLAMA},
+             "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "num_hidden_layers": 2,
+                               "num_attention_heads": 2, "intermediate_size": 64, "image_size": 16, "patch_size": 8}},
+            "LlavaForConditionalGeneration", (2, 20), 500,
+        ),
     ],
 )  # fmt: skip
 def test_a_configuration_becomes_the_class_that_trains_it(

@@ -18,6 +18,12 @@ from .optimizers import DTYPES, optimizer
 from .plain import autocast, plain_transformers
 from .remedies import checkpoint, fuse_loss
 
+_TASK_NOTES = {
+    "image-classification": ("The length comes from the image size (224 where none is stated), not from seq_len.",),
+    "image-text": ("The batch is text alone: the vision tower's weights are counted, its activations are not.",),
+    "seq2seq-lm": ("Encoder and decoder both get seq_len tokens.",),
+}
+
 
 @dataclass
 class Job:
@@ -65,7 +71,7 @@ def build(settings: Settings, layers: int | None = None) -> Job:
 
 def _build(settings: Settings, layers: int | None) -> Job:
     plan = configs.blueprint(settings)
-    notes = list(plan.notes)
+    notes = [*plan.notes, *_TASK_NOTES.get(plan.task, ())]
     plan.config.use_cache = plan.config.get_text_config().use_cache = False  # as transformers' Trainer does
     if plan.task == "seq2seq-lm" and getattr(plan.config, "decoder_start_token_id", None) is None:
         plan.config.decoder_start_token_id = plan.config.pad_token_id or 0
@@ -168,7 +174,8 @@ def _longest(model: torch.nn.Module) -> int | None:
     """Rows of the table of learned positions, less those kept for padding."""
     for name, module in model.named_modules():
         last = name.rpartition(".")[2]
-        if isinstance(module, torch.nn.Embedding) and (re.search(r"(?<!relative_)position", last) or last == "wpe"):
+        learned = isinstance(module, torch.nn.Embedding) and "vision" not in name
+        if learned and (last == "wpe" or re.search(r"(?<!relative_)position", last)):
             kept = getattr(module, "offset", 0) or (module.padding_idx + 1 if module.padding_idx is not None else 0)
             return int(module.num_embeddings - kept)
     return None
@@ -180,7 +187,7 @@ def _batches(task: str, config: Any, model: torch.nn.Module) -> Callable[[int, i
 
     def batch(micro_batch: int, seq_len: int) -> dict[str, torch.Tensor]:
         if task == "image-classification":
-            size = config.image_size
+            size = getattr(config, "image_size", 224)
             height, width = size if isinstance(size, list | tuple) else (size, size)
             pixels = torch.rand(micro_batch, config.num_channels, height, width)
             return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (micro_batch,))}
