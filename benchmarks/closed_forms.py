@@ -93,12 +93,13 @@ def rows(path: Path = PEAKS) -> Iterator[Row]:
                 record["source_url"],
                 s,
                 int(record["value_bytes"]),
-                _predicted(e, record["metric"]),
+                predicted(e, record["metric"]),
                 e.peak.label,
             )
 
 
-def _predicted(e: Estimate, metric: str) -> int:
+def predicted(e: Estimate, metric: str) -> int:
+    """An estimate's bytes of the metric that was published."""
     if metric == "nvidia_smi":
         return e.peak_reserved_bytes + V100_CONTEXT_BYTES
     return e.peak_reserved_bytes if metric == "max_reserved" else e.peak_allocated_bytes
