@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
@@ -72,6 +73,8 @@ class Ledger(TorchDispatchMode):
                         self.recording.allocations[held[1]].category = category
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked for two times out of three, and no storage is made
         if any(kind.__name__ == "DTensor" for kind in types):
             return NotImplemented  # it comes again as operators on the local shards
         if func in _ASKS:
