@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 DATA = "DIAG_KIT_DATA"
+PROGRAMS = "DIAG_KIT_CACHE"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,6 +17,9 @@ def _session_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """Servers that outlive one test get a temporary data folder too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DATA, str(tmp_path_factory.mktemp("session-data")))
+        # Traced once for all workers of a run; another run traces anew.
+        base = tmp_path_factory.getbasetemp()
+        patch.setenv(PROGRAMS, str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "programs"))
         yield
 
 

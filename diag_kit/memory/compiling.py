@@ -119,7 +119,7 @@ class _Basis:
     def __init__(self, points: Sequence[Point], pad: int, mixed: bool) -> None:
         self.pad, self.mixed = pad, mixed
         self.monomials = [_monomials(p, pad, mixed) for p in points]
-        lengths, batches = {p.seq_len for p in points}, {p.micro_batch for p in points}
+        lengths, batches = {-(-p.seq_len // pad) for p in points}, {p.micro_batch for p in points}
         of_length, of_batch = (0, 1, 2)[: min(len(lengths), 3)], (0, 3)[: min(len(batches), 2)]
         self.places = [a + b for b in of_batch for a in of_length]
         self.chosen: list[int] = []
@@ -221,10 +221,13 @@ def _insertions(short: list[Token], long: list[Token], phase: str) -> list[tuple
         if i < len(short) and short[i] == long[j]:
             i, j = i + 1, j + 1
             continue
+        if i == len(short):
+            found.append((j, len(long)))
+            break
         spare = (len(long) - j) - (len(short) - i)
         runs = [(_run(short, i, long, j + d), -d) for d in range(1, spare + 1)]
         run, d = max(runs, default=(0, 0))
-        if not d or (not run and i < len(short)):
+        if not run:
             raise NotPolynomialError(f"the {phase} of a deeper stack is not that of a shallower with more layers")
         found.append((j, j - d))
         j -= d

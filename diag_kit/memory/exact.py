@@ -225,17 +225,16 @@ class Exact:
     def _lengths(self, family: Family) -> tuple[list[int], list[int]]:
         """Lengths of the grid, multiples of what kernels pad to, and others that are not."""
         longest = self._session(2).job.longest if layers_of(self.s) is not None else self._session(None).job.longest
-        unit, start = LENGTH_UNIT, 0
-        if family.windowed:
-            start = -(-(self._window() or 0) // LENGTH_UNIT) * LENGTH_UNIT
-        while longest is not None and start + 9 * unit > longest and unit > 8:
-            unit //= 2
+        start = -(-(self._window() or 0) // LENGTH_UNIT) * LENGTH_UNIT if family.windowed else 0
+        room = (longest or 1 << 30) - start
+        unit = next((u for u in (LENGTH_UNIT, 64, 32) if 9 * u <= room), 0)
+        a, b, c = (5, 7, 9) if unit else (2, 3, 4)
+        unit = unit or max(room // 32 * 8, 8)
         if family.ragged:
-            return [start + 5 * unit + 1, start + 7 * unit + 11, start + 9 * unit - 3], [
-                start + 6 * unit + 22,
-                start + 5 * unit + 7,
-            ]
-        return [start + n * unit for n in (5, 7, 9)], [start + 6 * unit + 8, start + 5 * unit + 3]
+            grid, others = [a * unit + 1, b * unit + 11, c * unit - 3], [(c - 1) * unit - 2, a * unit + 7, b * unit + 5]
+        else:
+            grid, others = [a * unit, b * unit, c * unit], [b * unit - 8, a * unit + 3, a * unit + unit // 2 + 1]
+        return [start + n for n in grid], [start + n for n in others]
 
     def _session(self, layers: int | None) -> Session:
         from .trace.step import Session
