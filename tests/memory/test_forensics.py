@@ -39,7 +39,10 @@ def test_scores_are_said_in_symbols_with_numbers():
     """The example of the manual: heads and batch counted, the length squared, bytes of an element, which layer's."""
     model = {**MODEL, "hidden": 4096, "heads": 32, "kv_heads": 8}
     found = which_tensors("16.00 GiB", run(model, micro_batch=4, seq_len=8192))
-    assert "16.00 GiB is a batch of 4 × 32 heads × 8,192² × 2 bytes: attention scores of one layer (exactly)." in found.text
+    assert (
+        "16.00 GiB is a batch of 4 × 32 heads × 8,192² × 2 bytes: attention scores of one layer (exactly)."
+        in found.text
+    )
     assert found.matches[0].off_bytes == 0
 
 
@@ -103,7 +106,10 @@ def test_a_trace_names_every_allocation_of_that_size():
         ("aten._softmax", 56, "model.layers.*.self_attn"), ("aten.mul", 1, ""),
     ]  # fmt: skip
     assert found.traced[0].phases == ("forward", "backward")
-    assert "The trace makes 56 such by aten._softmax in model.layers.*.self_attn: 3 × 28 × 2,900 × 2,900 of float32" in found.text
+    assert (
+        "The trace makes 56 such by aten._softmax in model.layers.*.self_attn: 3 × 28 × 2,900 × 2,900 of float32"
+        in found.text
+    )
     printed = which_tensors(f"{size / GIB:.2f} GiB", run(), Recording([Allocation(size - 4096)]))
     assert printed.traced[0].how == "printed"
 

@@ -149,7 +149,13 @@ def test_expected_bad_batches_are_exact():
 def test_where_all_fit_nothing_is_said_to_fail():
     """No bad batch, no step, no cut; without a capacity nothing is judged at all."""
     found = outlook(run(), Lengths({10: 5}))
-    assert (found.too_long, found.bad_batches, found.chance_per_epoch, found.first_step, found.cuts) == (0, 0, 0, None, ())
+    assert (found.too_long, found.bad_batches, found.chance_per_epoch, found.first_step, found.cuts) == (
+        0,
+        0,
+        0,
+        None,
+        (),
+    )
     blind = outlook(run(capacity_bytes=None), Lengths({10: 5, 10**6: 1}))
     assert blind.longest_fit is None and blind.bins[0].fits is None and blind.too_long == 0
 

@@ -298,14 +298,33 @@ def test_run_settings_name_what_is_needed():
     assert {"micro_batch", "seq_len", "optimizer"} <= set(missing)
 
 
-ODD = [None, True, -1, 10**30, 10**6000, 1e308, float("nan"), float("inf"), "9" * 6000, "²", "\x00", "", [], {}, ({}, 1), (1, 2)]
+ODD = [
+    None,
+    True,
+    -1,
+    10**30,
+    10**6000,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "9" * 6000,
+    "²",
+    "\x00",
+    "",
+    [],
+    {},
+    ({}, 1),
+    (1, 2),
+]
 
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
 def test_no_mapping_makes_run_settings_raise(value):
     """Whatever a log's settings hold, there are settings or there are none, and an estimate of them is a number."""
     names = [*known_keys(), "strategy", "world_size", "n_params"]
-    documents = [{"model": MODEL, name: value} for name in names] + [{"model": {**MODEL, name: value}} for name in MODEL]
+    documents = [{"model": MODEL, name: value} for name in names] + [
+        {"model": {**MODEL, name: value}} for name in MODEL
+    ]
     documents += [{"model": {**MODEL, "model_type": value, "architectures": value}}, {value.__class__: value}]
     for document in documents:
         s, _ = from_run(document)

@@ -305,7 +305,15 @@ def test_casts_are_cudas_in_kind_and_place(fake):
     with as_cuda(on()):
         with autocast(torch.bfloat16):
             y = layer(x)
-            wide = (y.exp(), y.pow(2), F.layer_norm(y, (D,)), F.softmax(y, -1), y.sum(), y.norm(dim=-1), torch.cat([x, y]))
+            wide = (
+                y.exp(),
+                y.pow(2),
+                F.layer_norm(y, (D,)),
+                F.softmax(y, -1),
+                y.sum(),
+                y.norm(dim=-1),
+                torch.cat([x, y]),
+            )
             assert {t.dtype for t in wide} == {torch.float32} and y.dtype is torch.bfloat16
             assert torch.addcmul(y, y, y).dtype is torch.bfloat16 and torch.addcmul(y, y, x).dtype is torch.float32
             assert F.cross_entropy(y, torch.zeros(B, dtype=torch.long)).dtype is torch.float32
@@ -331,7 +339,11 @@ def test_nothing_is_left_behind_even_after_a_failure():
     functions = (F.scaled_dot_product_attention, torch.is_autocast_enabled, torch.amp.autocast_mode.autocast.__init__)
     with pytest.raises(ZeroDivisionError), FakeTensorMode(), as_cuda(on()):
         F.dropout(tensor(4, 4), 1 / 0)
-    assert functions == (F.scaled_dot_product_attention, torch.is_autocast_enabled, torch.amp.autocast_mode.autocast.__init__)
+    assert functions == (
+        F.scaled_dot_product_attention,
+        torch.is_autocast_enabled,
+        torch.amp.autocast_mode.autocast.__init__,
+    )
     assert torch.equal(F.scaled_dot_product_attention(x, x, x, is_causal=True), expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.softmax(x.bfloat16(), -1).dtype is torch.bfloat16

@@ -99,7 +99,9 @@ def events(model: Any, one: Job) -> list[tuple[int, str]]:
         with Ledger(model) as ledger:
             run()
     made = ledger.recording.allocations
-    return [(made[e - 1].bytes, made[e - 1].op) if e > 0 else (-made[-e - 1].bytes, "") for e in ledger.recording.events]
+    return [
+        (made[e - 1].bytes, made[e - 1].op) if e > 0 else (-made[-e - 1].bytes, "") for e in ledger.recording.events
+    ]
 
 
 def recorded(one: Job, micro_batch: int = 2, seq_len: int = 48) -> Any:
@@ -316,7 +318,9 @@ def test_checkpointing_keeps_less_and_selective_keeps_the_products() -> None:
     for how in ("none", "full", "selective"):
         recording = recorded(job(NUMBERS["llama"], checkpointing=how))
         end = next(m.event for m in recording.marks if m.phase == "backward")
-        alive = {abs(e) - 1 for e in recording.events[:end] if e > 0} - {-e - 1 for e in recording.events[:end] if e < 0}
+        alive = {abs(e) - 1 for e in recording.events[:end] if e > 0} - {
+            -e - 1 for e in recording.events[:end] if e < 0
+        }
         kept[how] = sum(recording.allocations[i].bytes for i in alive)
         if how == "selective":
             products = [recording.allocations[i] for i in alive if recording.allocations[i].op in ("mm", "addmm")]

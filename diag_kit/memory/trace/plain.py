@@ -30,10 +30,14 @@ def plain_transformers() -> Iterator[None]:
     transformers' ``is_tracing`` is true of a fake tensor, and masks are then made that a real run leaves out. torch's
     ``Module.to`` swaps fake parameters for new ones, which fails once anything refers to them weakly. The library's
     advice to people who train is kept off the terminal. torch's grouped product takes only bf16 when it is fake;
-    transformers' own form of it, with the same operands and results, stands for it in other dtypes.
+    transformers' own form of it, with the same operands and results, stands for it in other dtypes. torch's truncated
+    normal draws until all values are in range, which fake ones never tell.
     """
     log, level = logging.getLogger("transformers"), logging.getLogger("transformers").level
-    patches: list[tuple[Any, str, Any]] = [(torch.nn.Module, "_apply", _applying(torch.nn.Module._apply))]
+    patches: list[tuple[Any, str, Any]] = [
+        (torch.nn.Module, "_apply", _applying(torch.nn.Module._apply)),
+        (torch.nn.init, "_no_grad_trunc_normal_", _drawing(torch.nn.init._no_grad_trunc_normal_)),
+    ]
     if utils := sys.modules.get("transformers.utils.import_utils"):
         patches.append((utils, "is_fake_tensor", lambda _: False))
     if (moe := sys.modules.get("transformers.integrations.moe")) and hasattr(moe, "_can_use_grouped_mm"):
@@ -48,6 +52,13 @@ def plain_transformers() -> Iterator[None]:
         for owner, name, value in held:
             setattr(owner, name, value)
         log.setLevel(level)
+
+
+def _drawing(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def draw(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else plain(tensor, *args, **kwargs)
+
+    return draw
 
 
 def _grouped(plain: Callable[..., bool]) -> Callable[..., bool]:
