@@ -21,6 +21,10 @@ class SettingsError(DiagKitError):
     """Settings of a run are malformed."""
 
 
+class UnshardableError(SettingsError):
+    """torch can't shard this model, so that its sharding can't be traced."""
+
+
 class EntryError(DiagKitError):
     """A failure entry is malformed."""
 

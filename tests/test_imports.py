@@ -41,7 +41,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
     "torch": ("memory.trace", "lab"), "transformers": ("memory.trace",), "peft": ("memory.trace",),
-    "numpy": ("memory.program", "memory.compiling", "memory.kept", "memory.traced"),
+    "numpy": ("memory.program", "memory.compiling", "memory.kept", "memory.traced", "memory.sharing"),
     "hyperscan": ("evidence.scan.engines",), "ahocorasick_rs": ("evidence.scan.engines",),
     "isal": ("evidence.streams",), "backports": ("evidence.streams",), "compression": ("evidence.streams",),
 }  # fmt: skip
@@ -51,7 +51,9 @@ LAZY = {
     ("isal", "evidence.streams"), ("backports", "evidence.streams"), ("compression", "evidence.streams"),
 }  # fmt: skip
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
-HEAVY = ("memory.trace", "memory.program", "memory.compiling", "memory.exact", "memory.kept", "memory.traced")
+HEAVY = (
+    "memory.trace", "memory.program", "memory.compiling", "memory.exact", "memory.kept", "memory.traced", "memory.sharing",
+)  # fmt: skip
 """Rooms whose modules import torch or numpy when they are loaded: from outside they are imported inside functions only."""
 LIGHT = ("memory.trace", "memory.trace.recording")
 """Of these, the modules that import neither."""

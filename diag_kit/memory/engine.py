@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SettingsError
+from ..errors import SettingsError, UnshardableError
 from . import formulas
 from .estimates import Estimate
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .exact import Exact
+    from .exact import Exact, Traced
+    from .program import Point
 
 Progress = Callable[[str, int, int], None]
 MOST_MODELS = 32
@@ -28,37 +29,39 @@ class Traces:
     def __init__(self, on_progress: Progress | None = None) -> None:
         self.on_progress = on_progress
         self._models: OrderedDict[str, Exact] = OrderedDict()
+        self._unshardable: dict[str, str] = {}
 
     def estimate(self, s: Settings) -> Estimate:
         """The whole estimate; reserved bytes by replaying the allocator."""
         from .traced import traced_estimate
 
-        return traced_estimate(*self.exact(s).at(s), s)
+        return self._said(s, traced_estimate(*self._traced(s), s))
 
     def sketch(self, s: Settings) -> Estimate:
         """The same without the replay, for a slider on the move: reserved bytes are a share of the allocated."""
         from .traced import traced_estimate
 
-        return traced_estimate(*self.exact(s).at(s), s, replayed=False)
+        return self._said(s, traced_estimate(*self._traced(s), s, replayed=False))
 
     def peak_bytes(self, s: Settings) -> int:
         """Its peak_allocated_bytes alone."""
         from .traced import peak_bytes
 
-        return peak_bytes(*self.exact(s).at(s), s)
+        return peak_bytes(*self._traced(s), s)
 
     def has(self, s: Settings) -> bool:
         """Whether these settings are answered at once, without another trace."""
         from .exact import identity
 
-        known = self._models.get(identity(s))
+        known = self._models.get(identity(self._alone(s)))
         return known is not None and known.knows(s)
 
     def exact(self, s: Settings) -> Exact:
-        """The programs of these settings' model."""
+        """The programs of these settings' model, on one rank: as if alone, or sharded where that is traced."""
         from .exact import Exact, identity, refuse
 
         refuse(s)
+        s = self._alone(s)
         name = identity(s)
         if name not in self._models:
             for other in self._models.values():
@@ -68,6 +71,29 @@ class Traces:
                 self._models.popitem(last=False)
         self._models.move_to_end(name)
         return self._models[name]
+
+    def _said(self, s: Settings, found: Estimate) -> Estimate:
+        from .exact import identity
+
+        said = self._unshardable.get(identity(s)) if self._unshardable else None
+        return found.but(said) if said else found
+
+    def _traced(self, s: Settings) -> tuple[Traced, Point]:
+        from .exact import identity
+
+        try:
+            return self.exact(s).at(s)
+        except UnshardableError as e:
+            self._unshardable[identity(s)] = str(e)
+            return self._traced(s)
+
+    def _alone(self, s: Settings) -> Settings:
+        from .exact import identity
+        from .sharing import by_trace, local
+
+        if by_trace(s):
+            return local(s, traced=False) if identity(s) in self._unshardable else s
+        return local(s)
 
 
 _TRACES = Traces()

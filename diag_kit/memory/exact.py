@@ -18,6 +18,7 @@ from . import kept
 from .compiling import compile_program
 from .program import ROUNDING, NotPolynomialError, Point, Program
 from .settings import Settings
+from .sharing import by_trace
 
 if TYPE_CHECKING:
     from .trace.recording import Recording
@@ -93,16 +94,25 @@ class Exact:
         self._sessions: dict[int | None, Session] = {}
         self.programs: dict[Family, Traced] = {}
         self.identity = identity(s)
+        self._full_layers: int | None = None
         self._done = self._meant = 0
 
     def at(self, s: Settings) -> tuple[Traced, Point]:
         """The program that covers these settings, which differ from its own in their numbers only; and the point."""
-        layers = layers_of(s)
-        job = None
-        if layers is None:
-            job = self._session(None).job
-            layers = job.full_layers or 1
-        p = Point(s.micro_batch, s.seq_len, layers, s.grad_accum)
+        if self.knows(s) or not by_trace(self.s):
+            return self._at(s)
+        from .trace.sharded import pretended_group
+
+        try:
+            with pretended_group(self.s.parallelism.data):
+                return self._at(s)
+        finally:
+            self.release()  # what was sharded over a group ends with it
+
+    def _at(self, s: Settings) -> tuple[Traced, Point]:
+        if layers_of(s) is None and self._full_layers is None:
+            self._full_layers = self._session(None).job.full_layers or 1
+        p = self._point(s)
         if (traced := self._covering(p)) is not None:
             return traced, p
         family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
@@ -117,11 +127,11 @@ class Exact:
 
     def knows(self, s: Settings) -> bool:
         """Whether a program covers these settings already."""
-        layers = layers_of(s)
-        if layers is None:
-            return bool(self.programs)
-        p = Point(s.micro_batch, s.seq_len, layers, s.grad_accum)
-        return self._covering(p) is not None
+        known = layers_of(s) or self._full_layers
+        return known is not None and self._covering(self._point(s)) is not None
+
+    def _point(self, s: Settings) -> Point:
+        return Point(s.micro_batch, s.seq_len, layers_of(s) or self._full_layers or 1, s.grad_accum)
 
     def release(self) -> None:
         """Let go of the models; programs stay."""
@@ -302,5 +312,5 @@ def identity(s: Settings) -> str:
 def refuse(s: Settings) -> None:
     """SettingsError where a trace can't describe these settings."""
     p = s.parallelism
-    if p.strategy == "megatron" and (p.tensor > 1 or p.pipeline > 1):
+    if p.tensor > 1 or p.pipeline > 1:
         raise SettingsError("settings.method: tensor and pipeline parallelism are known by formula only; use formula")

@@ -18,7 +18,8 @@ class Widths:
     Attributes:
         param: resident weights. gathered: weights as gathered for use (FSDP). copy: autocast's 16-bit copy of a weight.
         compute: operands of matrix products. stream: the residual stream between blocks.
-        grad: gradients. state: each optimizer moment. master: fp32 copy of the weights kept by the optimizer.
+        grad: gradients. reduced: what FSDP reduces them in, and keeps them in whole when it does not.
+        state: each optimizer moment. master: fp32 copy of the weights kept by the optimizer.
         adapter: LoRA weights, their gradients and moments; 0 without LoRA.
     """
 
@@ -28,6 +29,7 @@ class Widths:
     compute: int
     stream: int
     grad: int
+    reduced: int
     state: int
     master: int
     adapter: int
@@ -50,6 +52,7 @@ def widths(s: Settings) -> Widths:
         compute=2 if low else 4,
         stream=4 if amp and not engine and not fsdp else 2 if low else 4,
         grad=SIZE[s.gradient_dtype] if s.gradient_dtype else adapter or grad,
+        reduced=4 if amp or not low else 2,
         state=SIZE[s.optimizer_state_dtype] if s.optimizer_state_dtype else adapter or state,
         master=4 if engine and not s.lora else 0,
         adapter=adapter,

@@ -56,25 +56,30 @@ def share(s: Settings) -> Share:
     return Share(stage_layers(s), linear, rest, embedding + head, trained)
 
 
-def state_sizes(s: Settings, w: Widths) -> Sizes:
-    """Bytes by term that do not depend on batch or length."""
-    p, part = s.parallelism, share(s)
+def ranks(s: Settings) -> dict[str, int]:
+    """Ranks over which ``params``, ``grads`` and ``state`` are split."""
     shard = {
         "params": ("fsdp", "zero3"),
         "grads": ("fsdp", "zero2", "zero3"),
         "state": ("fsdp", "zero1", "zero2", "zero3"),
     }
-    ranks = {kind: p.data if p.strategy in strategies else 1 for kind, strategies in shard.items()}
+    p = s.parallelism
+    return {kind: p.data if p.strategy in strategies else 1 for kind, strategies in shard.items()}
+
+
+def state_sizes(s: Settings, w: Widths) -> Sizes:
+    """Bytes by term that do not depend on batch or length."""
+    p, part, of = s.parallelism, share(s), ranks(s)
     layer = part.linear * (NF4_BYTES if s.base_quantization else w.param) + part.rest * w.param
     resident = 0 if p.offload == "all" else 1
-    sizes: Sizes = {"parameters": resident * (part.layers * layer + part.outside * w.param) / ranks["params"]}
+    sizes: Sizes = {"parameters": resident * (part.layers * layer + part.outside * w.param) / of["params"]}
     if s.lora:
-        sizes["adapters"] = resident * part.trainable * w.adapter / ranks["params"]
+        sizes["adapters"] = resident * part.trainable * w.adapter / of["params"]
     unsharded = p.no_sync and p.strategy == "fsdp" and s.grad_accum > 1
     for name, n in part.trained.items():
         if n:
-            sizes[f"gradients of {name}"] = n * (w.gathered if unsharded else w.grad / ranks["grads"])
-    return sizes | _optimizer(s, w, part, ranks["state"]) | _communication(s, w, part, layer)
+            sizes[f"gradients of {name}"] = n * (w.reduced if unsharded else w.grad / of["grads"])
+    return sizes | _optimizer(s, w, part, of["state"]) | _communication(s, w, part, layer)
 
 
 def _optimizer(s: Settings, w: Widths, part: Share, ranks: int) -> Sizes:
@@ -114,7 +119,7 @@ def _communication(s: Settings, w: Widths, part: Share, layer_bytes: float) -> S
     if strategy == "fsdp":
         gathered = layer_bytes if s.base_quantization else layer * w.gathered
         sizes = saving | {"gathered layer": gathered, "gathered embedding and head": part.outside * w.gathered}
-        return sizes if s.lora else sizes | {"unsharded gradient": layer * w.gathered}
+        return sizes if s.lora else sizes | {"unsharded gradient": layer * (w.gathered + w.reduced)}
     if strategy in ("zero1", "zero2"):
         return bucket
     if strategy == "zero3":

@@ -128,7 +128,11 @@ CATALOG: dict[str, Entry] = {
         "torch.distributed.checkpoint.state_dict, DeepSpeed's consolidated 16-bit weights",
     ),
     "unsharded gradient": Entry(
-        "communication", "layer", "N/L·c", "of a layer, before it is reduced and scattered", _FSDP
+        "communication",
+        "layer",
+        "N/L·(c + g)",
+        "of a layer, and the copy of the layer before it that is reduced and scattered",
+        _FSDP,
     ),
     "reduce bucket": Entry("communication", "model", "min(N, 5e8)·c", "overlap_comm would double it", _DEEPSPEED),
     "live parameters": Entry("communication", "model", "min(N, 1e9)·c", "gathered weights up to the limit", _DEEPSPEED),

@@ -16,6 +16,7 @@ from .exact import Traced
 from .formulas import beside_step
 from .program import Point, Program
 from .settings import Settings
+from .sharing import Sharing, factors_of
 from .terms import CATEGORIES, Term
 from .trace.recording import BASE
 
@@ -27,7 +28,7 @@ _WORKSPACE = CATEGORIES.index("temporaries")
 
 def peak_bytes(traced: Traced, p: Point, s: Settings) -> int:
     """The largest moment."""
-    return traced.program.peak_bytes(p) + workspace_bytes(s)
+    return int(Sharing(traced.program, p, s).totals().max()) + workspace_bytes(s)
 
 
 def traced_estimate(traced: Traced, p: Point, s: Settings, replayed: bool = True) -> Estimate:
@@ -40,30 +41,31 @@ def traced_estimate(traced: Traced, p: Point, s: Settings, replayed: bool = True
         replayed: the caching allocator is replayed over two steps for reserved bytes, which takes up to a second.
     """
     program, workspace = traced.program, workspace_bytes(s)
-    totals = program.totals(p)
+    sharing = Sharing(program, p, s)
+    totals = sharing.totals()
     rows, segments = _shown(program, p, totals)
-    table = program.by_category(p, rows)
+    table = sharing.by_category(rows)
     table[:, _WORKSPACE] += workspace
     timeline = tuple(
         Moment(program.names[program.origins[row]], *segment, dict(zip(CATEGORIES, map(int, values), strict=True)))
         for row, segment, values in zip(rows, segments, table, strict=True)
     )
     peak = max(timeline, key=lambda moment: moment.total_bytes)
-    reserved, device, how = _reserved(program, p, s, peak.total_bytes, replayed)
+    reserved, device, how = _reserved(sharing, p, s, peak.total_bytes, replayed)
     low, high = context_bytes(s)
     covered = not (s.exact and s.exact.uncovered)
     beside = beside_step(s) if covered else ()
     every = device + max([moment.total_bytes - peak.total_bytes for moment in beside] + [0])
     return Estimate(
         s,
-        _terms(program, p, int(totals.argmax()), workspace),
+        _terms(sharing, p, int(totals.argmax()), workspace),
         timeline,
         peak,
         timeline[-1].total_bytes,
         reserved,
         device,
         (peak.total_bytes + low, max(reserved, peak.total_bytes) + high),
-        (*_assumptions(traced, s), how),
+        tuple(said for said in (*_assumptions(traced, s), sharing.said, how) if said),
         "trace",
         beside,
         every,
@@ -96,7 +98,7 @@ def _shown(program: Program, p: Point, totals: NDArray[np.float64]) -> tuple[lis
     return rows, segments
 
 
-def _reserved(program: Program, p: Point, s: Settings, allocated: int, replayed: bool) -> tuple[int, int, str]:
+def _reserved(sharing: Sharing, p: Point, s: Settings, allocated: int, replayed: bool) -> tuple[int, int, str]:
     """Reserved bytes, the device's bytes, and how they are known."""
     low, high = context_bytes(s)
     context = (low + high) // 2
@@ -105,7 +107,8 @@ def _reserved(program: Program, p: Point, s: Settings, allocated: int, replayed:
     if not replayed:
         reserved = round(allocated * RESERVED_OVER_ALLOCATED[1])
         return reserved, reserved + context, "reserved bytes: a share of the allocated, until the allocator is replayed"
-    ids, sizes = _two_steps(_Key(program), p._replace(grad_accum=min(p.grad_accum, _REPLAYED_MICRO_STEPS)))
+    few = p._replace(grad_accum=min(p.grad_accum, _REPLAYED_MICRO_STEPS))
+    ids, sizes = _two_steps(_Key(sharing.program), few, sharing.factors)
     room = replay(ids, sizes)
     extra = max(allocated - room.peak_allocated_bytes, 0)
     reserved = room.peak_reserved_bytes + extra
@@ -135,9 +138,9 @@ class _Key:
 
 
 @lru_cache(8)
-def _two_steps(key: _Key, p: Point) -> tuple[list[int], list[int]]:
+def _two_steps(key: _Key, p: Point, factors: tuple[float, ...]) -> tuple[list[int], list[int]]:
     """The events of two steps, one after another; storages without bytes are none."""
-    ids, sizes, base = key.program.events(p)
+    ids, sizes, base = key.program.events(p, factors_of(key.program, factors))
     empty: set[int] = set()
     alive: set[int] = set()
     names: list[int] = []
@@ -162,9 +165,10 @@ def _two_steps(key: _Key, p: Point) -> tuple[list[int], list[int]]:
     return names + [name + again for name in names[base:]], amounts + amounts[base:]
 
 
-def _terms(program: Program, p: Point, row: int, workspace: int) -> tuple[Term, ...]:
-    """What is alive at the peak, largest first: counts of each size, with its polynomial."""
-    sizes, counts = program.sizes(p), program.alive(p, row)
+def _terms(sharing: Sharing, p: Point, row: int, workspace: int) -> tuple[Term, ...]:
+    """What is alive at the peak, largest first: counts of each size, with its polynomial; then what sharing adds."""
+    program = sharing.program
+    sizes, counts = program.sizes(p, sharing.scale), program.alive(p, row)
     order = sorted(np.flatnonzero((counts > 0) & (sizes > 0)), key=lambda i: -sizes[i] * counts[i])
     phase = next(s.phase for s in program.segments if s.first <= row < s.last)
     terms = [
@@ -181,6 +185,7 @@ def _terms(program: Program, p: Point, row: int, workspace: int) -> tuple[Term, 
         )
         for i in order
     ]
+    terms += sharing.terms(phase)
     if workspace:
         terms.append(
             Term("library workspace", "temporaries", workspace, "model", 1, "constant", "", "pytorch#95668", (phase,))

@@ -26,12 +26,16 @@ _NO = ("any", "isnan", "isinf", "zeros", "zero_", "ne", "lt", "gt")
 
 
 class Ledger(TorchDispatchMode):
-    """Books allocations into ``recording``. One ledger records one step."""
+    """Books allocations into ``recording``. One ledger records one step.
+
+    ``purpose``: category of what is allocated from here on, until ``book`` or the end of the step tells better.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.recording = Recording(marks=[Mark(0, BASE, 0)])
         self.model = model
+        self.purpose = "temporaries"
         self._held: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._dying: list[int] = []
         self._origin = WeakIdKeyDictionary()
@@ -105,7 +109,8 @@ class Ledger(TorchDispatchMode):
         mark = recording.marks[-1]
         index = len(recording.allocations)
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        recording.allocations.append(Allocation(size, op, shape, dtype, self.module(), mark.phase, mark.micro_step))
+        where = (self.module(), mark.phase, mark.micro_step)
+        recording.allocations.append(Allocation(size, op, shape, dtype, *where, self.purpose))
         recording.events.append(index + 1)
         self._held[key] = (weakref.ref(storage, lambda _: self._end(key)), index)
 
@@ -178,7 +183,8 @@ def _local(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors that hold the memory: of a wrapper such as DTensor, whose own storage is nominal, the inner ones."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _local(getattr(tensor, name))
+            if isinstance(inner := getattr(tensor, name), torch.Tensor):  # DTensor names its mesh, too
+                yield from _local(inner)
     else:
         yield tensor
 

@@ -39,6 +39,7 @@ class Job:
         period: layers after which the stack repeats.
         notes: what was assumed, in sentences.
         longest: the most tokens a sequence may have (learned positions), None without a limit.
+        before_micro_step: told which micro-step begins, from 1, and whether it is the last.
     """
 
     model: torch.nn.Module
@@ -51,6 +52,7 @@ class Job:
     period: int = 1
     notes: list[str] = field(default_factory=list)
     longest: int | None = None
+    before_micro_step: Callable[[int, bool], None] = lambda *_: None
 
 
 def build(settings: Settings, layers: int | None = None) -> Job:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...errors import SettingsError
 from ..settings import Settings
+from ..sharing import by_trace, local
 from .cuda import as_cuda
 from .ledger import Ledger, categorise
 from .models import Job, build
@@ -41,6 +42,7 @@ def optimizer_step(job: Job, s: Settings, optimizer: torch.optim.Optimizer | Non
     summed = outputs = None
     parameters = [p for p in job.model.parameters() if p.requires_grad]
     for m in range(1, s.grad_accum + 1):
+        job.before_micro_step(m, m == s.grad_accum)
         watch.mark("forward", m)
         batch = job.batch(s.micro_batch, s.seq_len)
         watch.book(_tensors(batch), "buffers")
@@ -94,13 +96,17 @@ class Session:
         self.s = s
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         with self._mode, as_cuda(s):
-            self.job = build(s, layers)
+            self.job = build(local(s), layers)
+            if by_trace(s):
+                from .sharded import shard
+
+                shard(self.job, s)
             self.trained = [p for p in self.job.model.parameters() if p.requires_grad]
             self.optimizer = self.job.optimizer(self.trained)
         self._warm = False
 
     def record(self, micro_batch: int, seq_len: int, grad_accum: int) -> Recording:
-        """An optimizer step later than the first, so that optimizer state exists."""
+        """An optimizer step later than the first: optimizer state exists, and DTensor has planned its operators."""
         s = self.s.with_(micro_batch=micro_batch, seq_len=seq_len, grad_accum=grad_accum)
         job, model, optimizer = self.job, self.job.model, self.optimizer
         try:
@@ -116,7 +122,8 @@ class Session:
                     ledger.book(model.buffers(), "buffers")
                     if optimizer is not None:
                         ledger.book(_tensors(list(optimizer.state.values())), "optimizer_state")
-                    optimizer_step(job, s, optimizer, ledger)
+                    with self._watched(ledger):
+                        optimizer_step(job, s, optimizer, ledger)
         except SettingsError:
             raise
         except Exception as e:
@@ -126,6 +133,13 @@ class Session:
         recording.kernels = [Kernel(c.kernel, c.why, c.module) for c in cuda.kernels if not c.recomputed]
         recording.notes = list(job.notes)
         return recording
+
+    def _watched(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
+        if not by_trace(self.s):
+            return contextlib.nullcontext()
+        from .sharded import watched
+
+        return watched(ledger)
 
 
 def _where(e: BaseException) -> str:
