@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from diag_kit.errors import SettingsError  # noqa: E402
-from diag_kit.memory import engine, kept  # noqa: E402
-from diag_kit.memory.exact import Exact, identity  # noqa: E402
-from diag_kit.memory.program import Point  # noqa: E402
-from diag_kit.memory.settings import Settings  # noqa: E402
-from diag_kit.memory.terms import CATEGORIES  # noqa: E402
-from diag_kit.memory.trace.step import Session  # noqa: E402
+from diag_kit.errors import SettingsError
+from diag_kit.memory import engine, kept
+from diag_kit.memory.exact import Exact, identity
+from diag_kit.memory.program import Point
+from diag_kit.memory.settings import Settings
+from diag_kit.memory.terms import CATEGORIES
+from diag_kit.memory.trace.step import Session
 
 LLAMA = {"n_layers": 7, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 160, "vocab": 500}
 GPT = {"n_layers": 7, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 500, "gated_ffn": False, "positions": 2048,
