@@ -28,6 +28,8 @@ Progress = Callable[[str, int, int], None]
 """Told what is traced, how many traces are done and how many are meant to be."""
 LENGTH_UNIT = 128
 """Grid lengths are 5, 7 and 9 of these: multiples of what kernels pad to, and no usual width of a head."""
+MOST_WHOLE = 16
+"""Layers of a stack that is traced whole, at several lengths, where its depth can't be told from that of a part."""
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _POINT = ("micro_batch", "seq_len", "grad_accum", "capacity_bytes", "method", "gpu")
 
@@ -160,13 +162,11 @@ class Exact:
     # --- tracing
 
     def _trace(self, family: Family, p: Point) -> Traced:
-        ragged = bool(p.seq_len % 8)
-        attempts = [family, replace(family, ragged=True), replace(family, depth=p.layers)]
-        if ragged:
-            attempts.append(replace(family, depth=p.layers, ragged=True))
+        attempts = [family, replace(family, ragged=True)] if p.seq_len % 8 else [family]
         why: list[str] = []
-        for wanted in attempts:
-            if wanted.ragged and not ragged:
+        for wanted in [*attempts, *(replace(one, depth=p.layers) for one in attempts)]:
+            deep = wanted.depth is not None
+            if deep and (p.layers > MOST_WHOLE or self._depths(family, p)[0] is None):
                 continue
             try:
                 traced = self._compiled(wanted, p)

@@ -68,11 +68,11 @@ def test_what_is_no_polynomial_is_traced_live(monkeypatch):
     from diag_kit.memory import exact as module
 
     monkeypatch.setattr(module, "_off", lambda *_: 4096)
-    s = settings(seq_len=200)
+    s = settings(model={**LLAMA, "n_layers": 3}, seq_len=200, grad_accum=4, device="cpu")
     traced, p = Exact(s).at(s)
     assert traced.off_bytes is None
     assert "4096 bytes off" in traced.said and "live" in traced.said
-    assert traced.program.peak_bytes(p) == engine.Traces().peak_bytes(s) - engine.estimate(s).terms[-1].bytes
+    assert traced.program.peak_bytes(p) == Session(s).record(1, 200, 4).peak_bytes()
 
 
 def test_a_kept_program_answers_without_torch(tmp_path, monkeypatch):
@@ -136,9 +136,9 @@ def test_moving_a_number_traces_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"parallelism": {"strategy": "megatron", "world_size": 4, "tensor": 2}}, ["megatron", "formula"]),
+        ({"parallelism": {"strategy": "megatron", "world_size": 4, "tensor": 2}}, ["tensor", "formula"]),
         ({"model": {"hf_config": {"model_type": "nonesuch"}}}, ["nonesuch"]),
-        ({"model": {"hf_config": {**WINDOWED, "num_attention_heads": 5}}}, ["hf_config"]),
+        ({"model": {"hf_config": {**WINDOWED, "num_attention_heads": 5}}}, ["heads", "configuration"]),
         ({"model": {"hf_config": {**SHORT_BERT}}, "seq_len": 4096}, ["seq_len", "128"]),
         ({"model": {"factory": "no_such_module:build"}}, ["no_such_module"]),
     ],

@@ -149,4 +149,4 @@ def _where(e: BaseException) -> str:
         frame = frame.tb_next
     place = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
     first = str(e).strip().splitlines()[0] if str(e).strip() else ""
-    return f"the model's step failed under fake tensors: {type(e).__name__}: {first:.200}{place}"
+    return f"the model's step failed: {type(e).__name__}: {first:.200}{place}; mend the model's configuration or code"
