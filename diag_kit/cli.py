@@ -22,6 +22,7 @@ from .errors import DiagKitError, EvidenceError
 if TYPE_CHECKING:
     from .failures import Entry
     from .failures.records import Cause, Claim
+    from .memory.plan import Engine
     from .memory.settings import Settings
 
 _PIPE_CLOSED = 141
@@ -110,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     estimate = command("estimate", _estimate, "memory of one optimizer step, from settings")
     estimate.add_argument("--settings", required=True, metavar="FILE", help="settings as JSON")
     estimate.add_argument("--json", action="store_true", help="print the whole estimate as JSON")
+    estimate.add_argument(
+        "--traced-remedies", action="store_true", help="predict each remedy by a trace of its own too (minutes)"
+    )
     estimate.add_argument("--lengths", metavar="FILE", help="lengths of the samples: CSV, JSON lines, or numbers")
     estimate.add_argument("--column", metavar="NAME", help="a CSV column's name or number, or a field of JSON lines")
     estimate.add_argument(
@@ -190,15 +194,22 @@ def _progress() -> Callable[[str, int, int], None]:
 
 
 def _estimate(args: argparse.Namespace) -> int:
-    from .memory.engine import estimate
+    from .memory.engine import Known, engine, estimate
     from .memory.plan import plan
     from .memory.settings import Settings
     from .report import terminal
 
     settings = Settings.load(args.settings)
-    document = estimate(settings, _tracing() if sys.stderr.isatty() else None).to_json() | plan(settings)
+    progress = _tracing() if sys.stderr.isatty() else None
+    found = estimate(settings, progress)
+    traces = engine(settings, progress) if found.method == "trace" else None
+    uncovered = settings.exact is not None and settings.exact.uncovered
+    if traces is None or not (args.traced_remedies or uncovered):
+        document = found.to_json() | plan(settings, shapes=traces)
+    else:
+        document = found.to_json() | plan(settings, traces if args.traced_remedies else Known(traces), traces)
     if args.lengths is not None:
-        document["lengths"] = _lengths(args, settings)
+        document["lengths"] = _lengths(args, settings, traces)
     if args.size is not None:
         from .memory.forensics import which_tensors
 
@@ -218,7 +229,7 @@ def _tracing() -> Callable[[str, int, int], None]:
     return show
 
 
-def _lengths(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+def _lengths(args: argparse.Namespace, settings: Settings, engine: Engine | None) -> dict[str, Any]:
     from .evidence.streams import open_text
     from .memory.lengths import outlook, parse_rule, read
 
@@ -227,7 +238,7 @@ def _lengths(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         lengths = read(stream, _plain(args.lengths), args.column)
         if stream.note:
             raise EvidenceError(f"{args.lengths}: {stream.note}")
-    return outlook(settings, lengths, args.batching).to_json()
+    return outlook(settings, lengths, args.batching, engine).to_json()
 
 
 def _workbook(args: argparse.Namespace) -> int:

@@ -96,6 +96,20 @@ class Traces:
         return local(s)
 
 
+class Known(Traces):
+    """The trace as an engine that answers only what it has a program for; SettingsError for what it would trace."""
+
+    def __init__(self, traces: Traces) -> None:
+        super().__init__()
+        self._models = traces._models
+
+    def exact(self, s: Settings) -> Exact:
+        """The programs of these settings' model, where they cover the settings."""
+        if not self.has(s):
+            raise SettingsError("not traced: another structure of the model; ask for traced remedies")
+        return super().exact(s)
+
+
 _TRACES = Traces()
 
 

@@ -350,17 +350,22 @@ def largest_pairs(s: Settings, engine: Engine | None = None) -> tuple[tuple[int,
     return tuple(pairs)
 
 
-def plan(s: Settings, engine: Engine | None = None) -> dict[str, Any]:
-    """All of it as ``diag-kit estimate --json`` shows it: remedies, combinations, largest shapes."""
-    search = combinations(s, engine)
+def plan(s: Settings, engine: Engine | None = None, shapes: Engine | None = None) -> dict[str, Any]:
+    """All of it as ``diag-kit estimate --json`` shows it: remedies, combinations, largest shapes (by ``shapes``)."""
+    shapes = shapes or engine
+    try:
+        search = combinations(s, engine)
+    except SettingsError:  # an engine that does not answer for all of them
+        search = Search((), 0, 0, False)
     return {
         "remedies": [r.to_json() for r in remedies(s, engine)],
         "combinations": [r.to_json() for r in search.found],
         "searched": {"evaluations": search.evaluations, "most": search.most, "complete": search.complete},
         "largest": {
-            "seq_len": largest(s, "seq_len", engine),
-            "micro_batch": largest(s, "micro_batch", engine),
-            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in largest_pairs(s, engine)],
+            "seq_len": largest(s, "seq_len", shapes),
+            "micro_batch": largest(s, "micro_batch", shapes),
+            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in largest_pairs(s, shapes)],
+            "method": (shapes or FORMULAS).method,
         },
     }
 
