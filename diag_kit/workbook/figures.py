@@ -16,7 +16,7 @@ from ..units import format_bytes, gib
 
 if TYPE_CHECKING:
     from ..evidence.facts import MemoryPoint
-    from ..memory.estimates import Estimate
+    from ..memory.estimates import Estimate, Lead
 
 Spec = dict[str, Any]
 
@@ -213,12 +213,29 @@ def _tokens(n: int) -> str:
     return f"{n:,} token{'s' * (n != 1)}"
 
 
-def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room) -> Figure:
-    """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak."""
+def length_figure(
+    lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room,
+    kinks: Sequence[tuple[int, Lead]] = (), textbook: tuple[Sequence[int], int] | None = None,
+) -> Figure:  # fmt: skip
+    """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak.
+
+    ``kinks``: where another moment takes the lead on the curve that ``here`` is on: the length, and that moment.
+    ``textbook``: the textbook formula's bytes over ``lengths``, and at the current one.
+    """
     at, now = here
     top = _curves_top((eager, fused), now, room)
     layout = _layout("sequence length in tokens", top)
-    data = _draw_curves(lengths, (eager, fused))
+    data: list[Spec] = []
+    if textbook:
+        data.append({"type": "scatter", "mode": "lines", "name": "textbook formula", "x": list(lengths),
+                     "y": [round(gib(p), 3) for p in textbook[0]], "line": {"color": "#8c8c8c", "width": 1.5,
+                     "dash": "dot"}, "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
+    data += _draw_curves(lengths, (eager, fused))
+    if kinks:
+        data.append({"type": "scatter", "mode": "markers", "name": "another moment leads", "x": [n for n, _ in kinks],
+                     "y": [round(gib(lead.peak_bytes), 3) for _, lead in kinks],
+                     "text": [f"from here {_leader(lead)} leads" for _, lead in kinks], "hovertemplate": "%{text}",
+                     "marker": {"symbol": "diamond-open", "size": 9, "color": "#888"}})  # fmt: skip
     data.append(_draw_here(layout, at, now, _tokens(at), room, left=at > lengths[-1] / 2))
     _draw_room(layout, room, "right")
     text = f"At {_tokens(at)} the peak is {format_bytes(now)}."
@@ -228,7 +245,19 @@ def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tupl
             text += f" {kernel} needs {format_bytes(curve.peaks[-1])} at {lengths[-1]:,} tokens."
         else:
             text += f" {kernel} {f'fits up to {_tokens(curve.fits_to)}' if curve.fits_to else 'fits at no length'}."
+    for length, lead in kinks:
+        text += f" From {_tokens(length)} on, {_leader(lead)} leads."
+    if textbook:
+        text += f" The textbook's 34·s·b·h + 5·a·s²·b for each layer is {_off(textbook[1], now)} here."
     return Figure("Peak against sequence length", {"data": data, "layout": layout}, text)
+
+
+def _leader(lead: Lead) -> str:
+    return f"{lead.phase} (aten::{lead.label})"
+
+
+def _off(predicted: int, exact: int) -> str:
+    return f"{100 * (predicted - exact) / exact:+.0f} % off".replace("-", "−")
 
 
 def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room: Room) -> Figure:

@@ -47,6 +47,15 @@ ASSUMED_MODEL = "Llama-3.2 1B"
 ASSUMED_CAPACITY_BYTES = 80 * GIB
 
 
+def is_looping() -> bool:
+    """Whether the kernel's loop runs, on which something can come later."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class AtRest:
     """Calls once, ``seconds`` after it was last asked to, on the kernel's own loop; at once where no loop runs.
 
@@ -252,7 +261,7 @@ class WorkbookState:
         self.text = text
         self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
         self.label = label or ", ".join(p.name for p in resolved)
-        self.logged, self.origins, self.capacity_note = prefill(diagnosis)
+        self.logged, self.origins, self.capacity_note = prefill(diagnosis, resolved)
         self.compared = ()
         if "model" in self.origins:
             assumed = [label for name, label in LABELS.items() if name not in self.origins]
@@ -372,10 +381,27 @@ def assumed_settings(known: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str], str]:
+def _configured(s: Settings, diagnosis: Diagnosis, roots: Sequence[Path]) -> Settings | None:
+    """The settings with the model's own ``config.json`` in place of its numbers, where that is what stated them."""
+    where = Path(diagnosis.settings["model"][1].path)
+    if where.name != "config.json":
+        return None
+    for root in roots:
+        path = next((p for p in (root, root / where, root.parent / where) if p.name == where.name and p.is_file()), None)
+        try:
+            exact = path and s.with_(model={"hf_config": str(path)})
+        except DiagKitError:  # a configuration that no trace and no closed form takes
+            continue
+        if exact and exact.exact and not exact.exact.uncovered and exact.model.n_layers == s.model.n_layers:
+            return exact
+    return None
+
+
+def prefill(diagnosis: Diagnosis, roots: Sequence[Path] = ()) -> tuple[Settings, dict[str, str], str]:
     """The run's settings, where each is stated, and what was taken off the capacity, in words.
 
-    A name that is not in the second is assumed. A sequence length that no setting states is that of the failing step
+    ``roots``: what was read, where the model's ``config.json`` is looked for. A name that is not in the second is
+    assumed. A sequence length that no setting states is that of the failing step
     in the measured series.
     """
     known = {name: value for name, (value, _) in diagnosis.settings.items()}
@@ -390,6 +416,8 @@ def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str], str]:
     if settings is None:
         origins.pop("model", None)
         settings = assumed_settings(known)
+    elif exact := _configured(settings, diagnosis, roots):
+        settings = exact
     if diagnosis.figures.get("growth") == "per-micro-step" and "backward" not in known:
         settings = settings.with_(backward="deferred")
         origins["backward"] = "growth per micro-step"
