@@ -22,7 +22,8 @@ from .curves import Curves, room_of
 from .engine_view import EngineView
 from .html import render
 from .plot_view import PlotView
-from .state import MODELS, AtRest, WorkbookState, is_looping
+from .prefill import MODELS
+from .state import AtRest, WorkbookState, is_looping
 
 LENGTHS = sorted(n << k for n in (2, 3) for k in range(7, 17))
 COUNTS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
