@@ -43,7 +43,8 @@ def _configured(s: Settings, diagnosis: Diagnosis, roots: Sequence[Path]) -> Set
     if where.name != "config.json":
         return None
     for root in roots:
-        path = next((p for p in (root, root / where, root.parent / where) if p.name == where.name and p.is_file()), None)
+        places = (root, root / where, root.parent / where)
+        path = next((p for p in places if p.name == where.name and p.is_file()), None)
         try:
             exact = path and s.with_(model={"hf_config": str(path)})
         except DiagKitError:  # a configuration that no trace and no closed form takes

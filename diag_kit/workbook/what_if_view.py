@@ -5,22 +5,25 @@ A move costs one estimate and three specs; remedies, which need an estimate each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import ipywidgets as w
 
 from ..errors import DiagKitError
-from ..memory.estimates import Estimate
-from ..memory.plan import changed, remedies
-from ..report.words import fit_of
+from ..memory.settings import Settings
 from ..units import GIB, gib
 from . import figures
 from .answers import Answers, neighbours
 from .controls import Choice, Number
 from .curves import Curves, room_of
+from .data_figures import measured_figure
 from .engine_view import EngineView
 from .html import render
+from .lengths_view import LengthsView
+from .measured import rows
+from .plan_view import PlanView, fit
 from .plot_view import PlotView
 from .prefill import MODELS
 from .state import AtRest, WorkbookState, is_looping
@@ -84,7 +87,8 @@ class WhatIfView(w.VBox):
         for name, number in self.shape.items():
             number.observe(lambda change, name=name: self._change_shape(name, change.new), "value")
 
-        self.verdict, self.against, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self.verdict, self.against, self.beside, self.numbers = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self.plan = PlanView(state, lambda wanted: self.trace(wanted))
         self.plots = {
             name: PlotView(height=height)
             for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))
@@ -107,7 +111,7 @@ class WhatIfView(w.VBox):
             self._figure("step", "Memory over one optimizer step"),
             w.GridBox([self._figure("length", "Peak against sequence length"),
                        self._figure("micro_step", "Memory against micro-step")]).add_class("dk-pair"),
-            self.measured, self.remedies, self.numbers,
+            self.measured, self.beside, self.plan, LengthsView(state, self.answers), self.numbers,
         ]).add_class("dk-plots")  # fmt: skip
         super().__init__([w.GridBox([controls, drawn]).add_class("dk-what-if")])
         self.add_class("dk")
@@ -150,7 +154,7 @@ class WhatIfView(w.VBox):
         change = now.peak_allocated_bytes - self.answers.peak_bytes(self.state.logged)
         self.verdict.value = render(
             "verdict.html", now=now, settings=settings, change=change, start=self.state.start_name,
-            example=self.state.example, fit=fit_of(now.band_bytes, now.device_bytes, settings.capacity_bytes),
+            example=self.state.example, fit=fit(now),
         )  # fmt: skip
         as_logged = settings.capacity_bytes == self.state.logged.capacity_bytes
         self.against.value = render(
@@ -161,9 +165,9 @@ class WhatIfView(w.VBox):
         if self._touched:
             self._rest()
 
-    def trace(self) -> None:
-        """Trace what these settings need, then what their sliders reach, in a process of its own."""
-        self.answers.trace(self.state.settings, neighbours(self.state.settings))
+    def trace(self, wanted: Sequence[Settings] = ()) -> None:
+        """Trace what these settings need, then ``wanted``, else what their sliders reach, in a process of its own."""
+        self.answers.trace(self.state.settings, wanted or neighbours(self.state.settings))
 
     def _trace_at_rest(self) -> None:
         """Only what a person touched, on a loop that can show how far it is."""
@@ -195,11 +199,13 @@ class WhatIfView(w.VBox):
         self._draw("micro_step", self.curves.micro_step(settings))
 
     def _show_tables(self) -> None:
-        settings = self.state.settings
+        settings, diagnosis = self.state.settings, self.state.diagnosis
+        known = diagnosis if "model" in self.state.origins else None
+        now = self.answers.estimate(self.state.logged)
+        self.beside.value = render("beside.html", rows=list(rows(known, now)) if known else (), now=now)
         engine = self.answers.beside(settings)
         self.numbers.value = render("numbers.html", now=self.answers.estimate(settings))
-        rows = [(r, _fit(engine.estimate(changed(settings, r.change)))) for r in remedies(settings, engine)]
-        self.remedies.value = render("remedies.html", rows=rows)
+        self.plan.show(settings, engine)
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
@@ -242,7 +248,7 @@ class WhatIfView(w.VBox):
         diagnosis, figure = self.state.diagnosis, None
         if diagnosis:
             room = figures.Room(self.state.logged.capacity_bytes)
-            figure = figures.measured_figure(diagnosis.points, room, diagnosis.growth)
+            figure = measured_figure(diagnosis.points, room, diagnosis.growth)
         self.measured.layout.display = "" if figure else "none"
         self._drawn.pop("measured", None)
         if figure:
@@ -256,7 +262,3 @@ class WhatIfView(w.VBox):
 
 def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
-
-
-def _fit(now: Estimate) -> str:
-    return fit_of(now.band_bytes, now.device_bytes, now.settings.capacity_bytes)
