@@ -64,12 +64,16 @@ def comparison(diagnosis: Diagnosis, logged: Settings, assumed: list[str]) -> It
 
 
 class Row(NamedTuple):
-    """A term as measured and as predicted, in bytes. ``share``: their difference as a part of the measured."""
+    """A term as measured and as predicted, in bytes. ``share``: their difference as a part of the measured.
+
+    ``on_the_way``: measured where the run failed, before the step's peak: no more than that was to be expected.
+    """
 
     term: str
     measured_bytes: int
     where: str
     predicted_bytes: int
+    on_the_way: bool = False
 
     @property
     def off_bytes(self) -> int:
@@ -118,7 +122,27 @@ def rows(diagnosis: Diagnosis, now: Estimate) -> Iterator[Row]:
         if name == "request_bytes":
             size = size and said.get("allocated_bytes") and size + said["allocated_bytes"]
         if isinstance(size, int) and size > 0:
-            yield Row(term, size, where, predicted_bytes[name])
+            predicted = predicted_bytes[name]
+            yield Row(term, size, where, predicted, predicted > size and name != "non_torch_bytes")
+
+
+def passing(diagnosis: Diagnosis, now: Estimate) -> str:
+    """Where the estimate's step first needs what the failed request would have made of it, beside where the run failed;
+    empty where the message doesn't say how much that was, or the estimate never needs it.
+    """
+    held, asked = (diagnosis.figures.get(name) for name in ("allocated_bytes", "request_bytes"))
+    if diagnosis.family != "gpu-oom" or not held or not asked:
+        return ""
+    moment = next((m for m in now.timeline if m.total_bytes >= held + asked), None)
+    if moment is None:
+        return f"The estimate's step never needs the {format_bytes(held + asked)} that the run asked for."
+    step = f" of micro-step {moment.micro_step}" if moment.micro_step else ""
+    phase = diagnosis.figures.get("phase")
+    failed = f"; the run failed in {phase}" if phase and phase != "unknown" else ""
+    return (
+        f"The estimate first needs the {format_bytes(held + asked)} that the run asked for in {moment.phase}{step}, at "
+        f"{moment.label}{failed}."
+    )
 
 
 def _parted(diagnosis: Diagnosis, logged: Settings) -> str:

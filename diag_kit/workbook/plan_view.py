@@ -18,6 +18,8 @@ from .html import render
 from .state import AtRest, WorkbookState
 
 FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Trainer", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+FIRST = 6
+"""Changes that stand open; the rest is folded."""
 MOST = 400
 """Evaluations that a search for combinations may cost: one is a program or a closed form here, never a trace."""
 
@@ -81,7 +83,7 @@ class PlanView(w.VBox):
         self.exactly.layout.display = "" if self._engine.method == "trace" else "none"
         self.exactly.disabled = traced == len(self._rows)
         shown: dict[str, Any] = {"own": own, "framework": FRAMEWORKS[own]}
-        self.remedies.value = render("remedies.html", rows=self._rows, traced=traced, **shown)
+        self.remedies.value = render("remedies.html", rows=self._rows, first=FIRST, traced=traced, **shown)
         self.combinations.value = render("combinations.html", rows=self._found, searched=self._searched, **shown)
 
 

@@ -22,7 +22,7 @@ from .data_figures import measured_figure
 from .engine_view import EngineView
 from .html import render
 from .lengths_view import LengthsView
-from .measured import rows
+from .measured import passing, rows
 from .plan_view import PlanView, fit
 from .plot_view import PlotView
 from .prefill import MODELS
@@ -202,7 +202,8 @@ class WhatIfView(w.VBox):
         settings, diagnosis = self.state.settings, self.state.diagnosis
         known = diagnosis if "model" in self.state.origins else None
         now = self.answers.estimate(self.state.logged)
-        self.beside.value = render("beside.html", rows=list(rows(known, now)) if known else (), now=now)
+        beside = (list(rows(known, now)), passing(known, now)) if known else ((), "")
+        self.beside.value = render("beside.html", rows=beside[0], passing=beside[1], now=now)
         engine = self.answers.beside(settings)
         self.numbers.value = render("numbers.html", now=self.answers.estimate(settings))
         self.plan.show(settings, engine)
