@@ -253,7 +253,7 @@ def length_figure(
                      "dash": "dot"}, "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
     data += _draw_curves(lengths, (eager, fused))
     if kinks:
-        data.append({"type": "scatter", "mode": "markers", "name": "another moment leads", "x": [n for n, _ in kinks],
+        data.append({"type": "scatter", "mode": "markers", "showlegend": False, "x": [n for n, _ in kinks],
                      "y": [round(gib(lead.peak_bytes), 3) for _, lead in kinks],
                      "text": [f"from here {_leader(lead)} leads" for _, lead in kinks], "hovertemplate": "%{text}",
                      "marker": {"symbol": "diamond-open", "size": 9, "color": "#888"}})  # fmt: skip

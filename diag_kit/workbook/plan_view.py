@@ -20,6 +20,8 @@ from .state import AtRest, WorkbookState
 FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Trainer", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
 FIRST = 6
 """Changes that stand open; the rest is folded."""
+SHORTEST = 64
+"""Of a shape that is worth telling."""
 MOST = 400
 """Evaluations that a search for combinations may cost: one is a program or a closed form here, never a trace."""
 
@@ -72,7 +74,7 @@ class PlanView(w.VBox):
             pairs = largest_pairs(s, engine)
         except SettingsError:
             pairs = ()
-        rows = [(batch, length, batch * length) for batch, length in pairs]
+        rows = [(batch, length, batch * length) for batch, length in pairs if length >= SHORTEST or batch == 1]
         self.shapes.value = render("shapes.html", rows=rows, here=(s.micro_batch, s.seq_len),
                                    capacity=s.capacity_bytes)  # fmt: skip
 

@@ -69,6 +69,8 @@ class WhatIfView(w.VBox):
         self._rest = AtRest(self._trace_at_rest, seconds=REST_SECONDS)
         self._curves = AtRest(self._show_curves, seconds=0.02)
         self._tables = AtRest(self._show_tables)
+        self._replayed = AtRest(self._show_replayed)
+        self._held: tuple[Any, ...] = ()
         self._drawn: dict[str, figures.Figure] = {}
         numbers = {name: Number(label=label, unit=unit) for name, (label, unit, _) in NUMBERS.items()}
         choices = {
@@ -199,14 +201,19 @@ class WhatIfView(w.VBox):
         self._draw("micro_step", self.curves.micro_step(settings))
 
     def _show_tables(self) -> None:
-        settings, diagnosis = self.state.settings, self.state.diagnosis
-        known = diagnosis if "model" in self.state.origins else None
-        now = self.answers.estimate(self.state.logged)
-        beside = (list(rows(known, now)), passing(known, now)) if known else ((), "")
-        self.beside.value = render("beside.html", rows=beside[0], passing=beside[1], now=now)
-        engine = self.answers.beside(settings)
-        self.numbers.value = render("numbers.html", now=self.answers.estimate(settings))
-        self.plan.show(settings, engine)
+        """Changes and plans; then what needs the allocator replayed, a part of a second each."""
+        self.plan.show(self.state.settings, self.answers.beside(self.state.settings))
+        self._replayed()
+
+    def _show_replayed(self) -> None:
+        self.numbers.value = render("numbers.html", now=self.answers.estimate(self.state.settings))
+        logged, diagnosis = self.state.logged, self.state.diagnosis
+        held = (diagnosis, logged, self.answers.exact(logged))
+        if held != self._held:
+            self._held, now = held, self.answers.estimate(logged)
+            known = diagnosis if "model" in self.state.origins else None
+            beside = (list(rows(known, now)), passing(known, now)) if known else ((), "")
+            self.beside.value = render("beside.html", rows=beside[0], passing=beside[1], now=now)
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
