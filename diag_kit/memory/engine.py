@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingsError, UnshardableError
 from . import formulas
-from .estimates import Estimate
+from .estimates import Estimate, Lead
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -50,11 +50,19 @@ class Traces:
         return peak_bytes(*self._traced(s), s)
 
     def has(self, s: Settings) -> bool:
-        """Whether these settings are answered at once, without another trace."""
-        from .exact import identity
+        """Whether these settings are answered at once, by a program in memory or a kept one: without a trace."""
+        try:
+            return self.exact(s).knows(s)
+        except (ImportError, SettingsError):  # no numpy; a split that no trace describes
+            return False
 
-        known = self._models.get(identity(self._alone(s)))
-        return known is not None and known.knows(s)
+    def curve(self, s: Settings, lengths: Sequence[int]) -> list[Lead] | None:
+        """Peak, its phase and what made it at each of these lengths; None where that would need a trace."""
+        from .traced import leads
+
+        at = [s.with_(seq_len=n) for n in lengths]
+        exact = self.exact(s)
+        return leads([exact.at(one) for one in at], s) if all(exact.knows(one) for one in at) else None
 
     def exact(self, s: Settings) -> Exact:
         """The programs of these settings' model, on one rank: as if alone, or sharded where that is traced."""
@@ -116,6 +124,19 @@ _TRACES = Traces()
 def missing_for_trace() -> str:
     """The first library that a trace needs and is not installed; empty where all are."""
     return next((name for name in ("torch", "numpy", "transformers") if find_spec(name) is None), "")
+
+
+def refusal(s: Settings) -> str:
+    """Why no trace describes these settings, in one line; empty where one does."""
+    try:
+        from .exact import refuse
+
+        refuse(s)
+    except ImportError:
+        return "numpy is not installed"
+    except SettingsError as error:
+        return str(error)
+    return ""
 
 
 def engine(s: Settings, on_progress: Progress | None = None) -> Traces | None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .settings import Settings
 from .terms import Term
 
 SCHEMA = "diag_kit.estimate/1"
 PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
+
+
+class Lead(NamedTuple):
+    """The largest moment of a step: bytes, phase, and the operator in its module that made it."""
+
+    peak_bytes: int
+    phase: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)

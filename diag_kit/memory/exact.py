@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingsError
@@ -115,36 +116,48 @@ class Exact:
         if layers_of(s) is None and self._full_layers is None:
             self._full_layers = self._session(None).job.full_layers or 1
         p = self._point(s)
-        if (traced := self._covering(p)) is not None:
-            return traced, p
-        family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
-        name = kept.key(self.identity, (family, bool(p.seq_len % 8), p.layers))
-        traced = None if self.s.exact and self.s.exact.factory else _recalled(name)
+        traced = self._recalled(p)
         if traced is None:
-            traced = self._trace(family, p)
+            traced = self._trace(self._family(p), p)
             if traced.off_bytes is not None:
-                kept.save(name, traced.program, traced.about())
-        self.programs[traced.family] = traced
+                kept.save(self._name(p), traced.program, traced.about())
+            self.programs[traced.family] = traced
         return traced, p
 
     def knows(self, s: Settings) -> bool:
-        """Whether a program covers these settings already."""
+        """Whether a program covers these settings without a trace: one in memory, or one that was kept."""
         known = layers_of(s) or self._full_layers
-        return known is not None and self._covering(self._point(s)) is not None
+        return known is not None and self._recalled(self._point(s)) is not None
 
     def _point(self, s: Settings) -> Point:
         return Point(s.micro_batch, s.seq_len, layers_of(s) or self._full_layers or 1, s.grad_accum)
+
+    def _recalled(self, p: Point) -> Traced | None:
+        if traced := self._covering(p):
+            return traced
+        traced = None if self.s.exact and self.s.exact.factory else _recalled(self._name(p))
+        if traced:
+            self.programs[traced.family] = traced
+        return traced
+
+    def _family(self, p: Point) -> Family:
+        return Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
+
+    def _name(self, p: Point) -> str:
+        return kept.key(self.identity, (self._family(p), bool(p.seq_len % 8), p.layers))
 
     def release(self) -> None:
         """Let go of the models; programs stay."""
         self._sessions.clear()
 
     def _covering(self, p: Point) -> Traced | None:
-        family = Family(p.micro_batch == 1, p.grad_accum > 1, self._windowed(p))
+        family = self._family(p)
         for ragged in (False, True):
             for wanted in (family, replace(family, depth=p.layers), replace(family, point=p)):
                 traced = self.programs.get(replace(wanted, ragged=ragged))
-                if traced and (ragged or wanted.point or traced.program.any_length or not p.seq_len % 8):
+                if traced is None or not traced.program.covers(p.layers):
+                    continue
+                if ragged or wanted.point or traced.program.any_length or not p.seq_len % 8:
                     return traced
         return None
 
@@ -299,6 +312,11 @@ def layers_of(s: Settings) -> int | None:
 
 def identity(s: Settings) -> str:
     """What a trace depends on, as text: the settings without the numbers that a program is evaluated at."""
+    return _identity(replace(s, micro_batch=1, seq_len=1, grad_accum=1, capacity_bytes=None, method="auto"))
+
+
+@lru_cache(256)
+def _identity(s: Settings) -> str:
     document = {name: value for name, value in s.to_json().items() if name not in _POINT}
     model = dict(document["model"])
     config = model.get("hf_config", model)

@@ -69,7 +69,7 @@ class Remedy:
         cost: in words, of several without those that are free; ``cost_rank``: 0 same numbers and speed, 1 slower, 2
             changes numerics, 3 changes the training; of several, the highest.
         code: framework -> line; of several, where each has one. ``members``: ids of several.
-        method: of the engine that predicts.
+        method: of the estimate that predicts.
     """
 
     id: str
@@ -118,7 +118,7 @@ def remedies(s: Settings, engine: Engine | None = None) -> tuple[Remedy, ...]:
             continue
     if together := _together(s, now, found, engine):
         found.append(together)
-    if segments := _segments(now, engine):
+    if segments := _segments(now):
         found.append(segments)
     return tuple(sorted(found, key=lambda r: (not r.fits, r.cost_rank, -r.saves_bytes)))
 
@@ -264,7 +264,7 @@ def _remedy(
         code={name: "\n".join(_filled(entry.code[name], after) for entry in entries) for name in frameworks},
         device_bytes=e.device_bytes,
         members=tuple(entry.id for entry in entries),
-        method=engine.method,
+        method=e.method,
     )
 
 
@@ -288,16 +288,16 @@ def _together(s: Settings, now: Estimate, found: list[Remedy], engine: Engine) -
     one = _remedy(s, now, change, kept[::-1], engine)
     action = "All changes that leave the training as it is: " + ", ".join(one.members)
     return Remedy("together", action, change, one.peak_bytes, one.saves_bytes, one.fits, "as of each", one.cost_rank,
-                  one.code, one.device_bytes, 0, one.members, engine.method)  # fmt: skip
+                  one.code, one.device_bytes, 0, one.members, one.method)  # fmt: skip
 
 
-def _segments(now: Estimate, engine: Engine) -> Remedy | None:
+def _segments(now: Estimate) -> Remedy | None:
     """Expandable segments: what the allocator may hold beyond the least that a full device needs."""
     saves = now.band_bytes[1] - now.device_bytes
     if saves <= 0 or now.fits is False or not SEGMENTS.when(now.settings):
         return None
     return Remedy(SEGMENTS.id, SEGMENTS.action, {}, now.peak_allocated_bytes, 0, now.fits, SEGMENTS.cost, SEGMENTS.rank,
-                  SEGMENTS.code, now.device_bytes, saves, (SEGMENTS.id,), engine.method)  # fmt: skip
+                  SEGMENTS.code, now.device_bytes, saves, (SEGMENTS.id,), now.method)  # fmt: skip
 
 
 def saves(s: Settings, change: Mapping[str, Any], engine: Engine | None = None) -> int:

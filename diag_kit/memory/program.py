@@ -10,7 +10,7 @@ the peak is the largest of them: one product of a matrix and a vector.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ class Program:
     steps: list[Step]
     rounding: int = ROUNDING
     any_length: bool = True
+    _held: dict[tuple[int, int], NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
 
     def sizes(self, p: Point, scale: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """Bytes of each size at a point, as the device's allocator rounds them."""
@@ -95,9 +96,14 @@ class Program:
             exact = np.rint(exact * scale)
         return np.ceil(exact / self.rounding) * self.rounding if self.rounding > 1 else exact
 
+    def covers(self, layers: int) -> bool:
+        """Whether stacks of this depth are covered."""
+        more, left = divmod(layers - self.shallow, self.period or 1)
+        return not left and (more >= 1 if self.period else not more)
+
     def _repeats(self, p: Point) -> tuple[int, int]:
-        layers, left = divmod(p.layers - self.shallow, self.period or 1)
-        if left or (layers < 1 if self.period else layers):
+        layers = (p.layers - self.shallow) // (self.period or 1)
+        if not self.covers(p.layers):
             raise NotPolynomialError(f"{p.layers} layers are not {self.shallow} and a multiple of {self.period} more")
         if self.accumulates != (p.grad_accum > 1):
             raise NotPolynomialError("accumulating and not accumulating are two programs")
@@ -105,15 +111,28 @@ class Program:
 
     def totals(self, p: Point, scale: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """Bytes alive at each moment."""
-        n, k = self._repeats(p)
-        sizes = self.sizes(p, scale)
-        c0, c1, k0, k1 = (counts @ sizes for counts in self.counts)
-        totals = c0 + n * c1 + k * (k0 + n * k1)
-        if self.accumulates and k == 0:
-            for segment in self.segments:
-                if segment.micro_step == 2:
-                    totals[segment.first : segment.last] = 0
+        alive = self._alive(*self._repeats(p))
+        totals: NDArray[np.float64] = alive @ self.sizes(p, scale)
         return totals
+
+    def _alive(self, n: int, k: int) -> NDArray[np.float64]:
+        """(moments × sizes) counts with the repetitions in them, kept for the next point."""
+        if (held := self._held.get((n, k))) is None:
+            c0, c1, k0, k1 = self.counts
+            held = c0 + n * c1 + k * (k0 + n * k1)
+            if self.accumulates and k == 0:
+                for segment in self.segments:
+                    if segment.micro_step == 2:
+                        held[segment.first : segment.last] = 0
+            self._held.clear()
+            self._held[n, k] = held
+        return held
+
+    def peaks(self, points: Sequence[Point]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The largest moments of points of one depth and accumulation, and which moments they are: a whole curve."""
+        sizes = np.stack([self.sizes(p) for p in points], axis=1)
+        totals = self._alive(*self._repeats(points[0])) @ sizes
+        return totals.max(axis=0), totals.argmax(axis=0)
 
     def peak_bytes(self, p: Point, scale: NDArray[np.float64] | None = None) -> int:
         """The largest moment."""

@@ -113,7 +113,7 @@ class ExactModel:
 
     config_text: str = ""
     factory: str = ""
-    where: str = ""
+    where: str = field(default="", compare=False)
     uncovered: str = ""
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,12 @@ from numpy.typing import NDArray
 
 from .allocator import replay
 from .device import RESERVED_OVER_ALLOCATED, context_bytes, workspace_bytes
-from .estimates import Estimate, Moment
+from .estimates import Estimate, Lead, Moment
 from .exact import Traced
 from .formulas import beside_step
 from .program import Point, Program
 from .settings import Settings
-from .sharing import Sharing, factors_of
+from .sharing import Sharing, by_formula, factors_of
 from .terms import CATEGORIES, Term
 from .trace.recording import BASE
 
@@ -29,6 +32,30 @@ _WORKSPACE = CATEGORIES.index("temporaries")
 def peak_bytes(traced: Traced, p: Point, s: Settings) -> int:
     """The largest moment."""
     return int(Sharing(traced.program, p, s).totals().max()) + workspace_bytes(s)
+
+
+def leads(points: Sequence[tuple[Traced, Point]], s: Settings) -> list[Lead]:
+    """The largest moment at each point, of one depth and accumulation; neighbours of one program in one product."""
+    found: list[Lead] = []
+    workspace = workspace_bytes(s)
+    for _, group in groupby(points, key=lambda one: id(one[0])):
+        part = list(group)
+        program = part[0][0].program
+        starts = [segment.first for segment in program.segments]
+        for peak, row in _peaks(program, [p for _, p in part], s):
+            segment = program.segments[bisect_right(starts, row) - 1]
+            found.append(Lead(int(peak) + workspace, segment.phase, program.names[program.origins[row]]))
+    return found
+
+
+def _peaks(program: Program, points: Sequence[Point], s: Settings) -> Iterator[tuple[float, int]]:
+    """The largest total and its row, at each point."""
+    if not by_formula(program, s):
+        yield from zip(*program.peaks(points), strict=True)
+        return
+    for p in points:
+        totals = Sharing(program, p, s).totals()
+        yield totals.max(), int(totals.argmax())
 
 
 def traced_estimate(traced: Traced, p: Point, s: Settings, replayed: bool = True) -> Estimate:
@@ -47,8 +74,8 @@ def traced_estimate(traced: Traced, p: Point, s: Settings, replayed: bool = True
     table = sharing.by_category(rows)
     table[:, _WORKSPACE] += workspace
     timeline = tuple(
-        Moment(program.names[program.origins[row]], *segment, dict(zip(CATEGORIES, map(int, values), strict=True)))
-        for row, segment, values in zip(rows, segments, table, strict=True)
+        Moment(program.names[program.origins[row]], *segment, dict(zip(CATEGORIES, values, strict=True)))
+        for row, segment, values in zip(rows, segments, np.rint(table).astype(np.int64).tolist(), strict=True)
     )
     peak = max(timeline, key=lambda moment: moment.total_bytes)
     reserved, device, how = _reserved(sharing, p, s, peak.total_bytes, replayed)

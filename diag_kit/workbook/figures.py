@@ -7,7 +7,7 @@ no colour of text, grid or paper: those are the theme's, and a report's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..units import format_bytes, gib
 
 if TYPE_CHECKING:
-    from ..evidence.facts import MemoryPoint
-    from ..memory.estimates import Estimate
+    from ..memory.estimates import Estimate, Lead
 
 Spec = dict[str, Any]
 
@@ -48,11 +47,13 @@ class Figure:
     measured: bool = False
 
 
-def _words(category: str) -> str:
+def words_of(category: str) -> str:
+    """A name of the code as people write it."""
     return category.replace("_", " ")
 
 
-def _layout(x_title: str, top_bytes: float) -> Spec:
+def layout_of(x_title: str, top_bytes: float) -> Spec:
+    """A layout of GiB over something, up to so many bytes."""
     title = {"font": {"size": 12.5}, "standoff": 8}
     axis = {"fixedrange": True, "automargin": True}
     return {
@@ -77,7 +78,8 @@ class Room:
     tensors_bytes: int | None = None
 
 
-def _draw_room(layout: Spec, room: Room, side: str = "left") -> None:
+def draw_room(layout: Spec, room: Room, side: str = "left") -> None:
+    """Add the capacity and what of it tensors can't take, named at one side."""
     if room.capacity_bytes is None:
         return
     top, usable = gib(room.capacity_bytes), gib(room.tensors_bytes or room.capacity_bytes)
@@ -97,7 +99,8 @@ def _point(x: float, y_bytes: float, marker: Spec) -> Spec:
             "showlegend": False}  # fmt: skip
 
 
-def _top(*sizes: int | None) -> float:
+def top_of(*sizes: int | None) -> float:
+    """Where an axis ends that shows these bytes, with room for a name above."""
     return 1.18 * max((s for s in sizes if s), default=1)
 
 
@@ -105,7 +108,7 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
     """Memory over one optimizer step, stacked by category, with its peak and the capacity."""
     moments, peak = estimate.timeline, estimate.timeline.index(estimate.peak)
     highest = estimate.peak_allocated_bytes
-    top = _top(highest, room.capacity_bytes)
+    top = top_of(highest, room.capacity_bytes)
     xs = list(range(len(moments)))
     data: list[Spec] = []
     labels, base = [], [0] * len(moments)
@@ -113,21 +116,22 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
         sizes = [m.by_category.get(category, 0) for m in moments]
         if not any(sizes):
             continue
-        data.append({"type": "scatter", "mode": "lines", "name": _words(category), "stackgroup": "memory", "x": xs,
+        data.append({"type": "scatter", "mode": "lines", "name": words_of(category), "stackgroup": "memory", "x": xs,
                      "y": [round(gib(s), 3) for s in sizes], "fillcolor": colour,
                      "line": {"width": 0.75, "color": "#fff"}, "hovertemplate": "%{y:.2f} GiB"})  # fmt: skip
-        if (place := _room_for(_words(category), sizes)) is not None and sizes[place] > 0.055 * top:
+        if (place := _room_for(words_of(category), sizes)) is not None and sizes[place] > 0.055 * top:
             middle = base[place] + sizes[place] / 2
-            labels.append(_note(place, middle, _words(category), font={"color": ink, "size": 11.5}))
+            labels.append(_note(place, middle, words_of(category), font={"color": ink, "size": 11.5}))
         base = [b + s for b, s in zip(base, sizes, strict=True)]
-    layout = _layout("micro-steps of one optimizer step, from left to right", top)
-    ticks, edges = _groups(moments)
-    layout["xaxis"] |= {"tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0,
-                        "range": [-0.1, len(xs) - 0.9]}  # fmt: skip
+    layout = layout_of("one optimizer step, from left to right", top)
+    ticks, edges, inner = _groups(moments)
+    layout["xaxis"] |= {"tickvals": [x for x, _ in ticks], "ticktext": [name for _, name in ticks], "tickangle": 0,
+                        "range": [-0.1, len(xs) - 0.9], "ticks": ""}  # fmt: skip
     layout["shapes"] = [{"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper",
-                         "line": {"color": "#888", "width": 1, "dash": "dot"}} for x in edges]  # fmt: skip
+                         "line": {"color": "#888", "width": 1, "dash": dash}}
+                        for places, dash in ((edges, "solid"), (inner, "dot")) for x in places]  # fmt: skip
     layout["annotations"] = labels
-    _draw_room(layout, room)
+    draw_room(layout, room)
     data.append({"type": "scatter", "mode": "lines", "x": xs, "y": [round(gib(m.total_bytes), 3) for m in moments],
                  "name": "in all", "showlegend": False, "text": [m.label for m in moments],
                  "hovertemplate": "<b>%{y:.2f} GiB</b>: %{text}", "line": {"width": 0}})  # fmt: skip
@@ -138,9 +142,12 @@ def step_figure(estimate: Estimate, room: Room) -> Figure:
     )
     largest = sorted(estimate.components_at_peak.items(), key=lambda item: -item[1])[:3]
     at = estimate.peak
-    where = at.label + (f", micro-step {at.micro_step}" if at.micro_step else "")
-    most = ", ".join(f"{_words(name)} {format_bytes(size)}" for name, size in largest if size)
+    where = ("aten::" * (estimate.method == "trace") + at.label + f", in {at.phase}" * (at.phase not in at.label)
+             + (f", micro-step {at.micro_step}" if at.micro_step else ""))  # fmt: skip
+    phases = ", ".join(f"{name} {format_bytes(size)}" for name, size in estimate.peak_by_phase.items() if size)
+    most = ", ".join(f"{words_of(name)} {format_bytes(size)}" for name, size in largest if size)
     text = f"The step peaks at {format_bytes(highest)}: {where}. Most of it is {most}."
+    text += f" The highest of each phase: {phases}."
     if room.tensors_bytes:
         text += " The band under the capacity is what the context, workspaces and fragmentation take."
     return Figure("Memory over one optimizer step", {"data": data, "layout": layout}, text)
@@ -155,13 +162,27 @@ def _room_for(text: str, sizes: Sequence[int]) -> int | None:
     return run[length // 2] if length * PLOT_PIXELS / len(sizes) > PIXELS_A_LETTER * len(text) else None
 
 
-def _groups(moments: Sequence[Any]) -> tuple[dict[str, float], list[float]]:
-    """Numbers of micro-steps (and the optimizer) at the middle of their moments, and the edges between them."""
-    spans: dict[str, list[int]] = {}
+def _groups(moments: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float], list[float]]:
+    """Phases at the middle of their moments, the first of a micro-step over its number, and the edges of both.
+
+    Only what is wide enough carries its name.
+    """
+    spans: dict[tuple[int | None, str], list[int]] = {}
     for x, moment in enumerate(moments):
-        spans.setdefault(str(moment.micro_step) if moment.micro_step else "optimizer", []).append(x)
-    ticks = {name: (xs[0] + xs[-1]) / 2 for name, xs in spans.items()}
-    return ticks, [xs[0] - 0.5 for xs in list(spans.values())[1:]]
+        spans.setdefault((moment.micro_step, moment.phase), []).append(x)
+    pixels = PLOT_PIXELS / len(moments)
+    ticks, seen = list[tuple[float, str]](), set[int | None]()
+    edges, inner = list[float](), list[float]()
+    for (step, phase), xs in spans.items():
+        first = step not in seen
+        seen.add(step)
+        name = phase if pixels * len(xs) > PIXELS_A_LETTER * len(phase) else ""
+        number = f"<br><b>micro-step {step}</b>" if first and step else ""
+        if name or number:
+            ticks.append(((xs[0] + xs[-1]) / 2, f"{name or '&nbsp;'}{number}"))
+        if xs[0]:
+            (edges if first else inner).append(xs[0] - 0.5)
+    return ticks, edges, inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +227,38 @@ def _draw_here(layout: Spec, at: int, size: int, name: str, room: Room, *, left:
 def _curves_top(curves: Sequence[Curve], now: int, room: Room) -> float:
     """The axis ends a little above the capacity or the point of interest: a steep curve may leave the plot."""
     ends = [curve.peaks[-1] for curve in curves]
-    return min(_top(*ends, room.capacity_bytes, now), 2.2 * max(room.capacity_bytes or max(ends), now))
+    return min(top_of(*ends, room.capacity_bytes, now), 2.2 * max(room.capacity_bytes or max(ends), now))
 
 
 def _tokens(n: int) -> str:
     return f"{n:,} token{'s' * (n != 1)}"
 
 
-def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room) -> Figure:
-    """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak."""
+def length_figure(
+    lengths: Sequence[int], eager: Curve, fused: Curve, here: tuple[int, int], room: Room,
+    kinks: Sequence[tuple[int, Lead]] = (), textbook: tuple[Sequence[int], int] | None = None,
+) -> Figure:  # fmt: skip
+    """Peak against sequence length: eager attention beside a fused kernel. ``here``: current length and its peak.
+
+    ``kinks``: where another moment takes the lead on the curve that ``here`` is on: the length, and that moment.
+    ``textbook``: the textbook formula's bytes over ``lengths``, and at the current one.
+    """
     at, now = here
     top = _curves_top((eager, fused), now, room)
-    layout = _layout("sequence length in tokens", top)
-    data = _draw_curves(lengths, (eager, fused))
+    layout = layout_of("sequence length in tokens", top)
+    data: list[Spec] = []
+    if textbook:
+        data.append({"type": "scatter", "mode": "lines", "name": "textbook formula", "x": list(lengths),
+                     "y": [round(gib(p), 3) for p in textbook[0]], "line": {"color": "#8c8c8c", "width": 1.5,
+                     "dash": "dot"}, "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
+    data += _draw_curves(lengths, (eager, fused))
+    if kinks:
+        data.append({"type": "scatter", "mode": "markers", "showlegend": False, "x": [n for n, _ in kinks],
+                     "y": [round(gib(lead.peak_bytes), 3) for _, lead in kinks],
+                     "text": [f"from here {_leader(lead)} leads" for _, lead in kinks], "hovertemplate": "%{text}",
+                     "marker": {"symbol": "diamond-open", "size": 9, "color": "#888"}})  # fmt: skip
     data.append(_draw_here(layout, at, now, _tokens(at), room, left=at > lengths[-1] / 2))
-    _draw_room(layout, room, "right")
+    draw_room(layout, room, "right")
     text = f"At {_tokens(at)} the peak is {format_bytes(now)}."
     for curve in (eager, fused):
         kernel = f"{curve.name.split(',')[0].capitalize()} attention"
@@ -228,7 +266,19 @@ def length_figure(lengths: Sequence[int], eager: Curve, fused: Curve, here: tupl
             text += f" {kernel} needs {format_bytes(curve.peaks[-1])} at {lengths[-1]:,} tokens."
         else:
             text += f" {kernel} {f'fits up to {_tokens(curve.fits_to)}' if curve.fits_to else 'fits at no length'}."
+    for length, lead in kinks:
+        text += f" From {_tokens(length)} on, {_leader(lead)} leads."
+    if textbook:
+        text += f" The textbook's 34·s·b·h + 5·a·s²·b for each layer is {_off(textbook[1], now)} here."
     return Figure("Peak against sequence length", {"data": data, "layout": layout}, text)
+
+
+def _leader(lead: Lead) -> str:
+    return f"{lead.phase} (aten::{lead.label})"
+
+
+def _off(predicted: int, exact: int) -> str:
+    return f"{100 * (predicted - exact) / exact:+.0f} % off".replace("-", "−")
 
 
 def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room: Room) -> Figure:
@@ -236,11 +286,11 @@ def micro_step_figure(deferred: Curve, each: Curve, here: tuple[int, int], room:
     at, now = here
     top = _curves_top((deferred, each), now, room)
     steps = range(1, len(each.peaks) + 1)
-    layout = _layout("micro-step of the accumulation window", top)
+    layout = layout_of("micro-step of the accumulation window", top)
     layout["xaxis"]["range"] = [0.5, steps[-1] + 0.5]
     data = _draw_curves(steps, (deferred, each))
     data.append(_draw_here(layout, at, now, f"micro-step {at}", room, left=at > steps[-1] / 2))
-    _draw_room(layout, room, "right")
+    draw_room(layout, room, "right")
     grows = deferred.peaks[-1] - deferred.peaks[-2]
     text = (
         f"In micro-step {at} memory reaches {format_bytes(now)}. With graphs kept, each micro-step adds "
@@ -256,58 +306,3 @@ def last_fit(peaks: Sequence[int], room: Room) -> int | None:
     if room.tensors_bytes is None:
         return None
     return next((i for i, peak in enumerate(peaks) if peak > room.tensors_bytes), len(peaks))
-
-
-LINES = (FLAT, RISING, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#8c8c8c")
-
-
-def measured_figure(points: Sequence[MemoryPoint], room: Room, growth: str = "") -> Figure | None:
-    """Memory as the evidence measured it, one line for each rank and metric; None where there is no series."""
-    lines: dict[tuple[int | None, str], list[MemoryPoint]] = {}
-    for point in points:
-        if not point.metric.startswith("host"):
-            lines.setdefault((point.rank, point.metric), []).append(point)
-    series = {key: line for key, line in lines.items() if len(line) > 2}
-    if not series:
-        return None
-    highest = {key: max(line, key=lambda p: p.value_bytes) for key, line in series.items()}
-    shown = sorted(series, key=lambda key: -highest[key].value_bytes)[: len(LINES)]
-    x_title, places = _places({key: series[key] for key in shown})
-    data: list[Spec] = [
-        {"type": "scatter", "mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 4},
-         "name": (f"rank {key[0]} " if key[0] is not None else "") + _words(key[1]), "x": places[key],
-         "y": [round(gib(p.value_bytes), 3) for p in series[key]], "text": [_moment(p) for p in series[key]],
-         "hovertemplate": "%{y:.2f} GiB, %{text}"}
-        for colour, key in zip(LINES, shown, strict=False)
-    ]  # fmt: skip
-    top = highest[shown[0]]
-    layout = _layout(x_title, _top(top.value_bytes, room.capacity_bytes)) | {"hovermode": "closest"}
-    _draw_room(layout, room)
-    text = f"Highest: {format_bytes(top.value_bytes)}, {_moment(top)} ({top.source})."
-    if len(series) > len(shown):
-        text += f" The {len(shown)} highest of {len(series)} series are drawn."
-    if growth:
-        text += f" {growth[0].upper()}{growth[1:]}."
-    return Figure("Memory as measured", {"data": data, "layout": layout}, text, measured=True)
-
-
-def _places(series: Mapping[Any, Sequence[MemoryPoint]]) -> tuple[str, dict[Any, list[float]]]:
-    """Where each reading stands: at its step, micro-steps as parts of it; in their order where steps are not logged."""
-    readings = [point for line in series.values() for point in line]
-    if any(point.step is None for point in readings):
-        return "reading, in the order logged", {key: list(range(1, len(line) + 1)) for key, line in series.items()}
-    window: dict[int | None, int] = {}
-    for point in readings:
-        window[point.step] = max(window.get(point.step, 0), point.micro_step or 0)
-
-    def place(point: MemoryPoint) -> float:
-        last = window[point.step]
-        part = 1.0 if point.micro_step is None else (point.micro_step - 1) / max(last, 1)
-        return round((point.step or 0) + (part if last else 0), 4)
-
-    return "step", {key: [place(point) for point in line] for key, line in series.items()}
-
-
-def _moment(point: MemoryPoint) -> str:
-    named = (("step", point.step), ("micro-step", point.micro_step))
-    return ", ".join(f"{name} {value}" for name, value in named if value is not None) or "step not stated"

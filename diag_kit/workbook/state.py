@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -15,26 +15,13 @@ from ..diagnosis import diagnose
 from ..errors import DiagKitError, StateError, StopReading
 from ..findings import Diagnosis
 from ..history import History
-from ..memory.settings import Settings, from_run
-from ..units import GIB, format_bytes
+from ..memory.settings import Settings
 from . import places
-from .measured import Line, comparison, failing_point
+from .measured import Line, comparison
+from .prefill import ASSUMED_CAPACITY_BYTES, ASSUMED_MODEL, MODELS, assumed_settings, prefill
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_SHAPE = ("n_layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings")
-MODELS: Mapping[str, Mapping[str, Any]] = {
-    name: dict(zip(_SHAPE, numbers, strict=True))
-    for name, *numbers in (
-        ("GPT-2 124M", 12, 768, 12, 12, 3072, False, 50257, True),
-        ("Llama-3.2 1B", 16, 2048, 32, 8, 8192, True, 128256, True),
-        ("Llama-3 8B", 32, 4096, 32, 8, 14336, True, 128256, False),
-        ("Llama-2 13B", 40, 5120, 40, 40, 13824, True, 32000, False),
-        ("Llama-3 70B", 80, 8192, 64, 8, 28672, True, 128256, False),
-    )
-}
-"""Shapes to assume where the evidence names no model, from the models' published ``config.json`` files."""
 
 LABELS = {
     "seq_len": "sequence length", "micro_batch": "micro-batch", "grad_accum": "accumulation",
@@ -43,8 +30,14 @@ LABELS = {
 }  # fmt: skip
 """Settings that the what-if moves -> their names for people."""
 
-ASSUMED_MODEL = "Llama-3.2 1B"
-ASSUMED_CAPACITY_BYTES = 80 * GIB
+
+def is_looping() -> bool:
+    """Whether the kernel's loop runs, on which something can come later."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class AtRest:
@@ -252,7 +245,7 @@ class WorkbookState:
         self.text = text
         self.diagnosis, self.evidence = diagnosis, tuple(map(str, resolved))
         self.label = label or ", ".join(p.name for p in resolved)
-        self.logged, self.origins, self.capacity_note = prefill(diagnosis)
+        self.logged, self.origins, self.capacity_note = prefill(diagnosis, resolved)
         self.compared = ()
         if "model" in self.origins:
             assumed = [label for name, label in LABELS.items() if name not in self.origins]
@@ -362,39 +355,3 @@ class WorkbookState:
             if last and last.when > started and last.evidence and all(Path(p).exists() for p in last.evidence):
                 return last.evidence
         return (run,) if run else tuple(str(sample.path) for sample in places.samples()[:1])
-
-
-def assumed_settings(known: Mapping[str, Any]) -> Settings:
-    """Settings of a run that names no model: a published shape in its place."""
-    settings, missing = from_run({**known, "model": MODELS[ASSUMED_MODEL]})
-    if settings is None:
-        raise AssertionError(f"a whole model leaves nothing to ask for, yet: {missing}")
-    return settings
-
-
-def prefill(diagnosis: Diagnosis) -> tuple[Settings, dict[str, str], str]:
-    """The run's settings, where each is stated, and what was taken off the capacity, in words.
-
-    A name that is not in the second is assumed. A sequence length that no setting states is that of the failing step
-    in the measured series.
-    """
-    known = {name: value for name, (value, _) in diagnosis.settings.items()}
-    origins = {name: str(source) for name, (_, source) in diagnosis.settings.items()}
-    if "seq_len" not in known and (point := failing_point(diagnosis)):
-        known["seq_len"], origins["seq_len"] = point.seq_len, str(point.source)
-    total = diagnosis.failure.facts.get("total_bytes") if diagnosis.failure else None
-    if total and diagnosis.failure and "capacity_bytes" not in known:
-        known["capacity_bytes"], origins["capacity_bytes"] = total, str(diagnosis.failure.source)
-    known.setdefault("capacity_bytes", ASSUMED_CAPACITY_BYTES)
-    settings, _ = from_run(known)
-    if settings is None:
-        origins.pop("model", None)
-        settings = assumed_settings(known)
-    if diagnosis.figures.get("growth") == "per-micro-step" and "backward" not in known:
-        settings = settings.with_(backward="deferred")
-        origins["backward"] = "growth per micro-step"
-    note, held, whole = "", diagnosis.figures.get("other_process_bytes") or 0, settings.capacity_bytes
-    if whole and 0 < held < whole:
-        settings = settings.with_(capacity_bytes=whole - held)
-        note = f"{format_bytes(whole)} less {format_bytes(held)} that other processes hold"
-    return settings, origins, note

@@ -5,32 +5,35 @@ A move costs one estimate and three specs; remedies, which need an estimate each
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any
 
 import ipywidgets as w
 
 from ..errors import DiagKitError
-from ..memory.formulas import device_limit, estimate, micro_step_curve, peak_bytes, quadratics
-from ..memory.plan import changed, remedies
 from ..memory.settings import Settings
-from ..report.words import fit_of
 from ..units import GIB, gib
 from . import figures
+from .answers import Answers, neighbours
 from .controls import Choice, Number
+from .curves import Curves, room_of
+from .data_figures import measured_figure
+from .engine_view import EngineView
 from .html import render
+from .lengths_view import LengthsView
+from .measured import passing, rows
+from .plan_view import PlanView, fit
 from .plot_view import PlotView
-from .state import MODELS, AtRest, WorkbookState
+from .prefill import MODELS
+from .state import AtRest, WorkbookState, is_looping
 
 LENGTHS = sorted(n << k for n in (2, 3) for k in range(7, 17))
 COUNTS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
 CARDS = [8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 141, 180, 192, 256, 288]
 OWN = "own"
-LONGEST = 1 << 24
-"""Sequence lengths are searched up to here for the one that still fits."""
+REST_SECONDS = 1.0
+"""How long a what-if that a person touched rests before its model is traced."""
 
 NUMBERS = {
     "seq_len": ("Sequence length", "tokens", LENGTHS),
@@ -57,9 +60,17 @@ class WhatIfView(w.VBox):
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
-        self._showing = False
+        self.answers = Answers(self._show_traced)
+        self.curves = Curves(self.answers)
+        self.engine = EngineView(state)
+        self.engine.button.on_click(lambda _: self.trace())
+        self.engine.stop.on_click(lambda _: self._stop())
+        self._showing, self._touched, self._was_exact = False, False, False
+        self._rest = AtRest(self._trace_at_rest, seconds=REST_SECONDS)
         self._curves = AtRest(self._show_curves, seconds=0.02)
         self._tables = AtRest(self._show_tables)
+        self._replayed = AtRest(self._show_replayed)
+        self._held: tuple[Any, ...] = ()
         self._drawn: dict[str, figures.Figure] = {}
         numbers = {name: Number(label=label, unit=unit) for name, (label, unit, _) in NUMBERS.items()}
         choices = {
@@ -78,7 +89,8 @@ class WhatIfView(w.VBox):
         for name, number in self.shape.items():
             number.observe(lambda change, name=name: self._change_shape(name, change.new), "value")
 
-        self.verdict, self.against, self.remedies, self.numbers = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self.verdict, self.against, self.beside, self.numbers = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self.plan = PlanView(state, lambda wanted: self.trace(wanted))
         self.plots = {
             name: PlotView(height=height)
             for name, height in (("step", 340), ("length", 300), ("micro_step", 300), ("measured", 280))
@@ -97,11 +109,11 @@ class WhatIfView(w.VBox):
         controls = w.VBox([*self.controls.values(), self.model_box, self.reset, self.keep, self.forget])
         controls.add_class("dk-controls").add_class("dk-card")
         drawn = w.VBox([
-            w.VBox([self.verdict, self.against]),
+            w.VBox([self.engine, self.verdict, self.against]),
             self._figure("step", "Memory over one optimizer step"),
             w.GridBox([self._figure("length", "Peak against sequence length"),
                        self._figure("micro_step", "Memory against micro-step")]).add_class("dk-pair"),
-            self.measured, self.remedies, self.numbers,
+            self.measured, self.beside, self.plan, LengthsView(state, self.answers), self.numbers,
         ]).add_class("dk-plots")  # fmt: skip
         super().__init__([w.GridBox([controls, drawn]).add_class("dk-what-if")])
         self.add_class("dk")
@@ -128,6 +140,7 @@ class WhatIfView(w.VBox):
         if self._showing:
             return
         try:
+            self._touched = True
             self.state.change(**changes)
         except DiagKitError as error:
             self.verdict.value = render("line.html", line=str(error))
@@ -136,13 +149,14 @@ class WhatIfView(w.VBox):
     def _show(self) -> None:
         """Controls, verdict and the step; curves follow within a blink, tables once the controls rest."""
         settings = self.state.settings
-        now = estimate(settings)
+        now = self.answers.sketch(settings)
         self._show_controls()
+        self._show_engine()
         self._draw("step", figures.step_figure(now, room_of(settings)))
-        change = now.peak_allocated_bytes - _peak(self.state.logged)
+        change = now.peak_allocated_bytes - self.answers.peak_bytes(self.state.logged)
         self.verdict.value = render(
             "verdict.html", now=now, settings=settings, change=change, start=self.state.start_name,
-            example=self.state.example, fit=fit_of(now.band_bytes, now.device_bytes, settings.capacity_bytes),
+            example=self.state.example, fit=fit(now),
         )  # fmt: skip
         as_logged = settings.capacity_bytes == self.state.logged.capacity_bytes
         self.against.value = render(
@@ -150,39 +164,56 @@ class WhatIfView(w.VBox):
         )
         self._curves()
         self._tables()
+        if self._touched:
+            self._rest()
+
+    def trace(self, wanted: Sequence[Settings] = ()) -> None:
+        """Trace what these settings need, then ``wanted``, else what their sliders reach, in a process of its own."""
+        self.answers.trace(self.state.settings, wanted or neighbours(self.state.settings))
+
+    def _trace_at_rest(self) -> None:
+        """Only what a person touched, on a loop that can show how far it is."""
+        if not self.state.example and is_looping():
+            self.trace()
+
+    def _stop(self) -> None:
+        self._touched = False
+        self.answers.stop()
+        self._show_engine()
+
+    def _show_traced(self) -> None:
+        """The tracing process told something: where closed forms stood and a program is there now, all is redrawn."""
+        self.curves.forget()
+        if self.answers.exact(self.state.settings) == self._was_exact:
+            self._show_engine()
+            self._curves()
+        else:
+            self._show()
+
+    def _show_engine(self) -> None:
+        standing = self.answers.standing(self.state.settings)
+        self._was_exact = standing.exact
+        self.engine.show(standing, example=self.state.example)
 
     def _show_curves(self) -> None:
         settings = self.state.settings
-        room = room_of(settings)
-        lengths = _axis(settings.seq_len)
-        eager, fused = (
-            _length_curve(name, settings.with_(attention=kernel, seq_len=1), colour, lengths, room)
-            for name, colour, kernel in (
-                ("eager, quadratic", figures.RISING, "eager"),
-                ("fused, linear", figures.FLAT, "flash"),
-            )
-        )
-        here = (settings.seq_len, _peak(settings))
-        self._draw("length", figures.length_figure(lengths, eager, fused, here, room))
-
-        window = max(8, 1 << (settings.grad_accum - 1).bit_length())
-        alike = settings.with_(grad_accum=1, backward="each-micro-batch")
-        kept, each = (
-            figures.Curve(name, peaks, colour, figures.last_fit(peaks, room))
-            for name, colour, peaks in (
-                ("graphs kept", figures.RISING, _micro_steps(alike, window, "deferred")),
-                ("backward each micro-step", figures.FLAT, _micro_steps(alike, window, "each-micro-batch")),
-            )
-        )
-        at = settings.grad_accum
-        reached = (kept if settings.backward == "deferred" else each).peaks[at - 1]
-        self._draw("micro_step", figures.micro_step_figure(kept, each, (at, reached), room))
+        self._draw("length", self.curves.length(settings))
+        self._draw("micro_step", self.curves.micro_step(settings))
 
     def _show_tables(self) -> None:
-        settings = self.state.settings
-        self.numbers.value = render("numbers.html", now=estimate(settings))
-        rows = [(remedy, _fit(changed(settings, remedy.change))) for remedy in remedies(settings)]
-        self.remedies.value = render("remedies.html", rows=rows)
+        """Changes and plans; then what needs the allocator replayed, a part of a second each."""
+        self.plan.show(self.state.settings, self.answers.beside(self.state.settings))
+        self._replayed()
+
+    def _show_replayed(self) -> None:
+        self.numbers.value = render("numbers.html", now=self.answers.estimate(self.state.settings))
+        logged, diagnosis = self.state.logged, self.state.diagnosis
+        held = (diagnosis, logged, self.answers.exact(logged))
+        if held != self._held:
+            self._held, now = held, self.answers.estimate(logged)
+            known = diagnosis if "model" in self.state.origins else None
+            beside = (list(rows(known, now)), passing(known, now)) if known else ((), "")
+            self.beside.value = render("beside.html", rows=beside[0], passing=beside[1], now=now)
 
     def drawn(self) -> list[figures.Figure]:
         """The plots as they stand, for a report."""
@@ -217,13 +248,15 @@ class WhatIfView(w.VBox):
 
     def _show_evidence(self) -> None:
         """What a what-if does not move: the sliders' stops and the memory that was measured."""
+        self._touched = False
+        self.answers.stop()
         for name, (_, _, stops) in NUMBERS.items():
             self.controls[name].stops = sorted({*stops, getattr(self.state.logged, name)})
         self.model_box.selected_index = 0 if self.state.example else None
         diagnosis, figure = self.state.diagnosis, None
         if diagnosis:
             room = figures.Room(self.state.logged.capacity_bytes)
-            figure = figures.measured_figure(diagnosis.points, room, diagnosis.growth)
+            figure = measured_figure(diagnosis.points, room, diagnosis.growth)
         self.measured.layout.display = "" if figure else "none"
         self._drawn.pop("measured", None)
         if figure:
@@ -237,40 +270,3 @@ class WhatIfView(w.VBox):
 
 def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) else value
-
-
-def room_of(settings: Settings) -> figures.Room:
-    """The device's room by the memory model's own rule of what fits."""
-    limit = device_limit(settings)
-    return figures.Room(settings.capacity_bytes, round(limit) if limit < float("inf") else None)
-
-
-def _fit(settings: Settings) -> str:
-    now = estimate(settings)
-    return fit_of(now.band_bytes, now.device_bytes, settings.capacity_bytes)
-
-
-_peak = lru_cache(64)(peak_bytes)
-_moments = lru_cache(64)(quadratics)
-_micro_steps = lru_cache(64)(micro_step_curve)
-
-
-def _length_curve(
-    name: str, settings: Settings, colour: str, lengths: Sequence[int], room: figures.Room
-) -> figures.Curve:
-    """Peak over length; its polynomials don't depend on the length that is set, so a length slider reuses them."""
-    moments = _moments(settings, "seq_len")
-
-    def peak(n: int) -> int:
-        return round(max(a + n * (b + n * c) for a, b, c in moments))
-
-    fits_to = None
-    if room.tensors_bytes is not None:
-        fits_to = bisect_right(range(1, LONGEST), room.tensors_bytes, key=peak) or None
-    return figures.Curve(name, [peak(n) for n in lengths], colour, fits_to)
-
-
-def _axis(here: int) -> list[int]:
-    """Lengths to twice the current one, rounded up to a power of two: the axis seldom jumps under a moving slider."""
-    step = max(4096, 1 << (2 * here - 1).bit_length()) // 64
-    return [max(1, step * i) for i in range(65)]

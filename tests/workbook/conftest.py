@@ -34,6 +34,12 @@ bf16: true
 """
 
 
+@pytest.fixture(autouse=True)
+def _kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program that was traced before is found, and none is left behind."""
+    monkeypatch.setenv("DIAG_KIT_CACHE", str(tmp_path / "programs"))
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A folder as a failed run leaves it: log, settings, the model's configuration."""

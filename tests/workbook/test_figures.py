@@ -11,13 +11,13 @@ from diag_kit.evidence.facts import MemoryPoint, Source
 from diag_kit.memory.formulas import estimate
 from diag_kit.memory.settings import Settings
 from diag_kit.units import GIB, format_bytes
+from diag_kit.workbook.data_figures import measured_figure
 from diag_kit.workbook.figures import (
     CATEGORIES,
     Curve,
     Room,
     last_fit,
     length_figure,
-    measured_figure,
     micro_step_figure,
     step_figure,
 )

@@ -88,10 +88,10 @@ def test_what_ifs_are_kept_and_forgotten(book: Workbook) -> None:
 
 def test_remedies_and_numbers_follow(book: Workbook) -> None:
     """The tables beside the plots carry GiB and formulas, and follow the controls."""
-    assert "Use a fused attention kernel" in book.what_if.remedies.value
-    assert "GiB" in book.what_if.remedies.value
+    assert "Use a fused attention kernel" in book.what_if.plan.remedies.value
+    assert "GiB" in book.what_if.plan.remedies.value
     book.what_if.controls["attention"].value = "flash"
-    assert "Use a fused attention kernel" not in book.what_if.remedies.value
+    assert "Use a fused attention kernel" not in book.what_if.plan.remedies.value
     assert "<code>" in book.what_if.numbers.value
 
 
@@ -99,13 +99,13 @@ def test_tables_wait_until_a_control_rests(book: Workbook) -> None:
     """On a kernel's loop a burst of moves draws each plot but makes the tables once, after the last."""
 
     async def moves() -> tuple[str, str]:
-        before = book.what_if.remedies.value
+        before = book.what_if.plan.remedies.value
         for length in (1024, 2048, 8192):
             book.what_if.controls["seq_len"].value = length
-        during = book.what_if.remedies.value
+        during = book.what_if.plan.remedies.value
         assert before == during
         await asyncio.sleep(0.5)
-        return during, book.what_if.remedies.value
+        return during, book.what_if.plan.remedies.value
 
     during, after = asyncio.run(moves())
     assert during != after
@@ -387,7 +387,7 @@ def test_fits_close_or_not_in_words_that_add_up(book: Workbook) -> None:
         state.change(capacity_bytes=capacity)
         assert f'dk-{tone}">about {format_bytes(on_card)} on the card: <b>{word}</b>' in view.verdict.value
     assert f"{format_bytes(on_card - low + 1)} over {format_bytes(low - 1)}" in view.verdict.value
-    assert '<b class="dk-' in view.remedies.value
+    assert '<b class="dk-' in view.plan.remedies.value
 
 
 def test_plots_in_a_report_say_which_settings_they_show(book: Workbook) -> None:
