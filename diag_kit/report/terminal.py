@@ -90,7 +90,9 @@ def _plan_lines(page: _Page, document: Mapping[str, Any]) -> None:
         told = f"in {format_bytes(one['device_bytes'])}: {what}. Cost: {one['cost']}"
         page.field("" if number else "would fit", told)
     if document["fits"] is False and not combinations:
-        page.field("would fit", "no up to three changes that are known here")
+        searched = document.get("searched", {}).get("most", 1)
+        none, unasked = "no up to three changes that are known here", "not searched: give --traced-remedies (minutes)"
+        page.field("would fit", none if searched else unasked)
     elif document["fits"] is None:
         best = sorted(document.get("remedies", ()), key=lambda one: -one["saves_bytes"])[:SHOWN]
         saved = "; ".join(f"{one['action']} {format_bytes(one['saves_bytes'])}" for one in best if one["saves_bytes"])
