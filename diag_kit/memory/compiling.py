@@ -225,8 +225,9 @@ def _insertions(short: list[Token], long: list[Token], phase: str) -> list[tuple
             found.append((j, len(long)))
             break
         spare = (len(long) - j) - (len(short) - i)
-        runs = [(_run(short, i, long, j + d), -d) for d in range(1, spare + 1)]
-        run, d = max(runs, default=(0, 0))
+        # The stretch after which both go on alike for longest: at best to the end, else the shortest of such.
+        runs = ((_run(short, i, long, j + d), d == spare, -d) for d in range(1, spare + 1))
+        run, _, d = max(runs, default=(0, False, 0))
         if not run:
             raise NotPolynomialError(f"the {phase} of a deeper stack is not that of a shallower with more layers")
         found.append((j, j - d))

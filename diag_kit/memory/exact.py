@@ -292,10 +292,14 @@ def _recalled(name: str) -> Traced | None:
 
 
 def _off(program: Program, p: Point, recording: Recording) -> int:
-    """The largest difference between the bytes alive as predicted and as traced, event by event, before rounding."""
-    _, amounts, _ = program.events(p)
+    """By how much the peak is off, before rounding; at least 1 where any event of the step is not as traced.
+
+    What is alive before the step is compared whatever its order.
+    """
+    _, amounts, base = program.events(p)
     sizes = [a.bytes for a in recording.allocations]
     traced = [sizes[event - 1] if event > 0 else 0 for event in recording.events]
+    traced[:base], amounts[:base] = sorted(traced[:base]), sorted(amounts[:base])
     predicted = Program.peak_bytes(replace(program, rounding=1), p)
     off = abs(predicted - recording.peak_bytes())
     return off if traced == amounts else max(off, 1)

@@ -163,3 +163,14 @@ def test_evaluation_costs_no_trace_and_a_fixed_number_of_products():
     assert all(counts.shape == (len(made.origins), len(made.examples)) for counts in made.counts)
     assert made.peak_bytes(Point(2, 640, 400, 1000)) > made.peak_bytes(Point(2, 640, 4, 2))
     assert len(made.origins) < 400  # moments of three layers and three micro-steps, not of all
+
+
+def test_a_stretch_that_ends_as_the_stack_does_is_one_layer():
+    """Sizes that occur in a layer and after the last one too (norms) do not tear a layer apart."""
+    from diag_kit.memory.compiling import Token, _insertions
+
+    def list_of(layers: int) -> list[Token]:
+        sizes = [500, *([90, 90, 40, 7, 7] * layers), 7]
+        return [Token(1, "optimizer_state", size, "state", BASE) for size in sizes]
+
+    assert _insertions(list_of(2), list_of(3), BASE) == [(11, 16)]
