@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "diagnose": "diagnosis",
     "load_run": "evidence.run",
-    "estimate": "memory.formulas",
+    "estimate": "memory.engine",
     "Settings": "memory.settings",
     "entries": "failures",
     "Checklist": "checklist",
