@@ -236,10 +236,15 @@ def _assumptions(traced: Traced, s: Settings) -> list[str]:
 
 def _details(traced: Traced) -> dict[str, Any]:
     """What a reader of the JSON may want to check."""
-    kernels = Counter((k[0], k[1]) for k in traced.kernels)
+    kernels: dict[tuple[str, str], list[str]] = {}
+    for kernel, why, module in traced.kernels:
+        kernels.setdefault((kernel, why), []).append(module)
     decisions = Counter((d[0], d[2]) for d in traced.decisions)
     return {
         "self_check": {"at": traced.proof._asdict(), "off_bytes": traced.off_bytes},
-        "attention_kernels": [{"kernel": k, "why": why, "calls": n} for (k, why), n in kernels.items()],
+        "attention_kernels": [
+            {"kernel": kernel, "why": why, "calls": len(modules), "modules": list(dict.fromkeys(modules))}
+            for (kernel, why), modules in kernels.items()
+        ],
         "decisions": [{"asked_of": op, "assumed": answer, "times": n} for (op, answer), n in decisions.items()],
     }
