@@ -145,7 +145,7 @@ def passing(diagnosis: Diagnosis, now: Estimate) -> str:
     failed = f"; the run failed in {phase}" if phase and phase != "unknown" else ""
     return (
         f"The estimate first needs the {format_bytes(held + asked)} that the run asked for in {moment.phase}{step}, at "
-        f"{moment.label}{failed}."
+        f"{'aten::' * (now.method == 'trace')}{moment.label}{failed}."
     )
 
 
