@@ -30,7 +30,7 @@ class Background:
     Attributes:
         settings: what is traced. at: index of the one under way; its number when all are done.
         what, done, meant: as last told of that one: what is traced, traces done, traces meant.
-        errors: index -> why one of them has no program, in one line.
+        errors: index -> why one of them has no program, in one line. layers: index -> how deep the model is.
         running: whether it is at it.
     """
 
@@ -38,6 +38,7 @@ class Background:
         self.settings = tuple(settings)
         self.at, self.what, self.done, self.meant = 0, "starting", 0, 0
         self.errors: dict[int, str] = {}
+        self.layers: dict[int, int] = {}
         self.running, self._stopped = True, False
         here = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
@@ -64,6 +65,8 @@ class Background:
     def _hear(self, told: dict[str, Any]) -> None:
         if "error" in told:
             self.errors[self.at] = told["error"]
+        if "layers" in told:
+            self.layers[self.at] = told["layers"]
         if "at" in told:
             self.at, self.what, self.done, self.meant = told["at"], "", 0, 0
         else:
@@ -97,8 +100,9 @@ def main() -> None:
         for at, document in enumerate(documents, 1):
             try:
                 settings = Settings.from_json(document)
-                traced, _ = traces.exact(settings).at(settings)
-                tell(at=at) if traced.off_bytes is not None else tell(at=at, error=traced.said)
+                traced, point = traces.traced(settings)
+                error = {"error": traced.said} if traced.off_bytes is None else {}
+                tell(at=at, layers=point.layers, **error)
             except SettingsError as error:
                 tell(at=at, error=str(error))
             except Exception as error:  # noqa: BLE001 (whatever a model does, the next one may do better)

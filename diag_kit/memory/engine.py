@@ -35,19 +35,19 @@ class Traces:
         """The whole estimate; reserved bytes by replaying the allocator."""
         from .traced import traced_estimate
 
-        return self._said(s, traced_estimate(*self._traced(s), s))
+        return self._said(s, traced_estimate(*self.traced(s), s))
 
     def sketch(self, s: Settings) -> Estimate:
         """The same without the replay, for a slider on the move: reserved bytes are a share of the allocated."""
         from .traced import traced_estimate
 
-        return self._said(s, traced_estimate(*self._traced(s), s, replayed=False))
+        return self._said(s, traced_estimate(*self.traced(s), s, replayed=False))
 
     def peak_bytes(self, s: Settings) -> int:
         """Its peak_allocated_bytes alone."""
         from .traced import peak_bytes
 
-        return peak_bytes(*self._traced(s), s)
+        return peak_bytes(*self.traced(s), s)
 
     def has(self, s: Settings) -> bool:
         """Whether these settings are answered at once, by a program in memory or a kept one: without a trace."""
@@ -86,14 +86,15 @@ class Traces:
         said = self._unshardable.get(identity(s)) if self._unshardable else None
         return found.but(said) if said else found
 
-    def _traced(self, s: Settings) -> tuple[Traced, Point]:
+    def traced(self, s: Settings) -> tuple[Traced, Point]:
+        """The program that covers these settings, traced where none is there, and the point."""
         from .exact import identity
 
         try:
             return self.exact(s).at(s)
         except UnshardableError as e:
             self._unshardable[identity(s)] = str(e)
-            return self._traced(s)
+            return self.traced(s)
 
     def _alone(self, s: Settings) -> Settings:
         from .exact import identity

@@ -97,7 +97,7 @@ class Exact:
         self._sessions: dict[int | None, Session] = {}
         self.programs: dict[Family, Traced] = {}
         self.identity = identity(s)
-        self._full_layers: int | None = None
+        self.full_layers: int | None = None
         self._done = self._meant = 0
 
     def at(self, s: Settings) -> tuple[Traced, Point]:
@@ -113,8 +113,8 @@ class Exact:
             self.release()  # what was sharded over a group ends with it
 
     def _at(self, s: Settings) -> tuple[Traced, Point]:
-        if layers_of(s) is None and self._full_layers is None:
-            self._full_layers = self._session(None).job.full_layers or 1
+        if layers_of(s) is None and self.full_layers is None:
+            self.full_layers = self._session(None).job.full_layers or 1
         p = self._point(s)
         traced = self._recalled(p)
         if traced is None:
@@ -126,11 +126,11 @@ class Exact:
 
     def knows(self, s: Settings) -> bool:
         """Whether a program covers these settings without a trace: one in memory, or one that was kept."""
-        known = layers_of(s) or self._full_layers
+        known = layers_of(s) or self.full_layers
         return known is not None and self._recalled(self._point(s)) is not None
 
     def _point(self, s: Settings) -> Point:
-        return Point(s.micro_batch, s.seq_len, layers_of(s) or self._full_layers or 1, s.grad_accum)
+        return Point(s.micro_batch, s.seq_len, layers_of(s) or self.full_layers or 1, s.grad_accum)
 
     def _recalled(self, p: Point) -> Traced | None:
         if traced := self._covering(p):

@@ -72,7 +72,7 @@ class Answers:
         b = self.background
         busy = b is not None and b.running
         if self.exact(s):
-            traced, _ = self.traces.exact(s).at(s)
+            traced, _ = self.traces.traced(s)
             named = next((n for n in traced.notes if n.startswith("Built from")), "")
             model = _class_of(s, named)
             line = f"Exact: traced from {model}, self-check {traced.off_bytes or 0} bytes off"
@@ -116,6 +116,8 @@ class Answers:
             return
         for at, why in b.errors.items():
             self._failed[alike(b.settings[at])] = why
+        for at, layers in b.layers.items():  # of some models only they themselves know
+            self.traces.exact(b.settings[at]).full_layers = layers
         for one in b.settings[: b.at]:
             if alike(one) not in self._failed and not self.exact(one):
                 self._failed[alike(one)] = "the trace could not be kept; name a folder to keep it in DIAG_KIT_CACHE"

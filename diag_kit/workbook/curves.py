@@ -10,13 +10,13 @@ from ..memory.activations import FUSED
 from ..memory.device import attention_kernel
 from ..memory.estimates import Lead
 from ..memory.formulas import device_limit, estimate, micro_step_curve, quadratics
-from ..memory.plan import LONGEST, longest_that
+from ..memory.plan import LONGEST, largest, longest_that
 from ..memory.settings import Settings
 from . import figures
 from .answers import Answers
 
 STEP = 8
-"""Lengths are told exactly to multiples of this: what a program covers whatever kernels pad to."""
+"""Kinks are told to multiples of this: what every program covers, whatever kernels pad to."""
 MOST_KINKS = 3
 
 
@@ -77,7 +77,7 @@ class Curves:
         return (self._exact(base, lengths) if self.answers.exact(base) else None) or self._forms(base, lengths)
 
     def _traced(self, s: Settings, lengths: tuple[int, ...]) -> Shape | None:
-        traces, limit = self.answers.traces, device_limit(s)
+        traces = self.answers.traces
         leads = traces.curve(s, lengths)
         if leads is None:
             return None
@@ -86,12 +86,7 @@ class Curves:
             if part_of(a) != part_of(b) and (between := traces.curve(s, range(low, high + 1, STEP))):
                 at = next((i for i, lead in enumerate(between) if part_of(lead) == part_of(b)), len(between) - 1)
                 kinks.append((low + STEP * at, between[at]))
-        fits_to = None
-        if limit < float("inf"):
-            def holds(n: int) -> bool:
-                return self.answers.peak_bytes(s.with_(seq_len=STEP * n)) <= limit
-
-            fits_to = STEP * longest_that(holds, LONGEST // STEP) or None
+        fits_to = largest(s, "seq_len", self.answers.beside(s))
         return Shape(tuple(lead.peak_bytes for lead in leads), fits_to, tuple(kinks[-MOST_KINKS:]), True)
 
     def micro_step(self, s: Settings) -> figures.Figure:

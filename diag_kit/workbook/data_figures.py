@@ -69,7 +69,8 @@ def _moment(point: MemoryPoint) -> str:
 
 def lengths_figure(found: Outlook, room: Room, unit: str = "tokens") -> Figure:
     """Histogram of a data set's lengths, in the limit's colour where a batch won't fit, under the peak of a batch."""
-    top = top_of(max(b.peak_bytes for b in found.bins), room.capacity_bytes)
+    highest = max(b.peak_bytes for b in found.bins)
+    top = min(top_of(highest, room.capacity_bytes), 2.2 * (room.capacity_bytes or highest))
     layout = layout_of(f"length in {unit}", top)
     data: list[Spec] = []
     for name, colour, fits in (("samples", FLAT, True), ("samples whose batch won't fit", LIMIT, False)):
@@ -85,10 +86,11 @@ def lengths_figure(found: Outlook, room: Room, unit: str = "tokens") -> Figure:
                  "hovertemplate": "%{y:.1f} GiB"})  # fmt: skip
     layout["yaxis2"] = {
         "overlaying": "y", "side": "right", "showgrid": False, "fixedrange": True, "automargin": True, "nticks": 5,
+        "tickmode": "auto",
         "title": {"text": "samples", "font": {"size": 12.5}}, "rangemode": "tozero",
     }  # fmt: skip
     layout["bargap"] = 0
-    draw_room(layout, room)
+    draw_room(layout, room, "right")
     text = (
         f"{found.samples:,} samples of {found.shortest:,} to {found.longest:,} {unit}, half of them up to "
         f"{found.median:,}, 99 % up to {found.p99:,}."
@@ -98,10 +100,11 @@ def lengths_figure(found: Outlook, room: Room, unit: str = "tokens") -> Figure:
     elif not found.bad_batches:
         text += f" All {found.batches:,} batches of an epoch fit."
     else:
+        bad = f"{found.bad_batches:,.0f}" if found.bad_batches >= 10 else f"{found.bad_batches:.2g}"
         chance = "certainly" if found.chance_per_epoch > 0.9995 else f"with a chance of {found.chance_per_epoch:.1%}"
         text += (
-            f" Batches fit up to {found.longest_fit:,}: of {found.batches:,} in an epoch about "
-            f"{found.bad_batches:,.1f} do not, and an epoch meets one {chance}"
+            f" Batches fit up to {found.longest_fit:,}: of {found.batches:,} in an epoch about {bad} "
+            f"do not, and an epoch meets one {chance}"
         )
         text += f", first near step {found.first_step:,.0f}." if found.first_step else "."
     return Figure("Lengths of the data set", {"data": data, "layout": layout}, text)

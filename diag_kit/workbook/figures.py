@@ -177,7 +177,7 @@ def _groups(moments: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float
         first = step not in seen
         seen.add(step)
         name = phase if pixels * len(xs) > PIXELS_A_LETTER * len(phase) else ""
-        number = f"<br><b>micro-step {step}</b>" if first and step else ""
+        number = f"<br><b>{'micro-step ' * (len(seen) == 1)}{step}</b>" if first and step else ""
         if name or number:
             ticks.append(((xs[0] + xs[-1]) / 2, f"{name or '&nbsp;'}{number}"))
         if xs[0]:

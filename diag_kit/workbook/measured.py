@@ -101,16 +101,21 @@ def rows(diagnosis: Diagnosis, now: Estimate) -> Iterator[Row]:
     readings name, the message's sizes. What failed on its way up never reached its peak, so those are at most it.
     """
     points = [p for p in diagnosis.points if not p.relative]
+    died = diagnosis.family == "gpu-oom"
+
+    def row(term: str, size: int, where: str, predicted: int, *, peaks: bool = True) -> Row:
+        return Row(term, size, where, predicted, died and peaks and predicted > size)
+
     for term, metrics, name in _SERIES:
         found = max((p for p in points if p.metric in metrics), key=lambda p: p.value_bytes, default=None)
         if found:
-            yield Row(term, found.value_bytes, str(found.source), getattr(now, name))
+            yield row(term, found.value_bytes, str(found.source), getattr(now, name))
     for phase, predicted in now.peak_by_phase.items():
         named = [p for p in points if "allocated" in p.metric and phase in p.label.lower().split()]
         if named and predicted is not None:
             at = max(named, key=lambda p: p.value_bytes)
-            yield Row(f"Tensors, {phase}", at.value_bytes, str(at.source), predicted)
-    if diagnosis.failure is None or diagnosis.family != "gpu-oom":
+            yield row(f"Tensors, {phase}", at.value_bytes, str(at.source), predicted)
+    if diagnosis.failure is None or not died:
         return
     said, where = {**diagnosis.failure.facts, **diagnosis.figures}, str(diagnosis.failure.source)
     outside = now.device_bytes - now.peak_reserved_bytes
@@ -122,8 +127,7 @@ def rows(diagnosis: Diagnosis, now: Estimate) -> Iterator[Row]:
         if name == "request_bytes":
             size = size and said.get("allocated_bytes") and size + said["allocated_bytes"]
         if isinstance(size, int) and size > 0:
-            predicted = predicted_bytes[name]
-            yield Row(term, size, where, predicted, predicted > size and name != "non_torch_bytes")
+            yield row(term, size, where, predicted_bytes[name], peaks=name != "non_torch_bytes")
 
 
 def passing(diagnosis: Diagnosis, now: Estimate) -> str:
@@ -141,7 +145,7 @@ def passing(diagnosis: Diagnosis, now: Estimate) -> str:
     failed = f"; the run failed in {phase}" if phase and phase != "unknown" else ""
     return (
         f"The estimate first needs the {format_bytes(held + asked)} that the run asked for in {moment.phase}{step}, at "
-        f"{moment.label}{failed}."
+        f"{'aten::' * (now.method == 'trace')}{moment.label}{failed}."
     )
 
 

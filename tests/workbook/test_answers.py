@@ -135,7 +135,7 @@ class Told:
     """A tracing process as the view sees it."""
 
     def __init__(self, settings: list[Settings]) -> None:
-        self.settings, self.at, self.errors = tuple(settings), 0, dict[int, str]()
+        self.settings, self.at, self.errors, self.layers = tuple(settings), 0, dict[int, str](), dict[int, int]()
         self.what, self.done, self.meant, self.running = "tracing micro-batch 2", 3, 7, True
 
     def stop(self) -> None:
