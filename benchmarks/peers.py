@@ -54,12 +54,16 @@ class Question:
     @property
     def decoder(self) -> Settings:
         """The settings, where the model is a decoder that is trained whole; Declined otherwise."""
-        s = self.numbers
-        if s.model.encoder:
+        if self.numbers.model.encoder:
             raise Declined("covers decoders only")
-        if s.lora:
+        return self.trained
+
+    @property
+    def trained(self) -> Settings:
+        """The settings, where the model is trained whole; Declined otherwise."""
+        if self.settings.lora:
             raise Declined("knows no frozen base")
-        return s
+        return self.settings
 
     @property
     def numbers(self) -> Settings:
@@ -89,14 +93,15 @@ def accelerate(q: Question) -> int:
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
+    precision = "float32" if q.trained.precision == "fp32" else "float16"
     size, _ = calculate_maximum_sizes(q.whole(auto=True))
-    usage = estimate_training_usage(size, "float32" if q.settings.precision == "fp32" else "float16")
+    usage = estimate_training_usage(size, precision)
     return int(max(usage.values()))
 
 
 def deepspeed(q: Question) -> int:
     """Model states only: 2 bytes a parameter, and 18 shared by the ranks; with sharded weights one layer whole."""
-    p = q.settings.parallelism
+    p = q.trained.parallelism
     if p.tensor * p.pipeline > 1:
         raise Declined("covers data parallel runs only")
     if p.strategy in ("fsdp", "zero3"):
@@ -194,7 +199,10 @@ def fitcheck(q: Question) -> int:
         grad_accum_steps=s.grad_accum,
     )
     names = {key.partition("-")[0].casefold(): key for key in GPU_DB}
-    report = estimate(model, training, get_gpu(names.get((s.gpu or "A100").casefold(), "a100-80")))
+    try:
+        report = estimate(model, training, get_gpu(names.get((s.gpu or "A100").casefold(), "a100-80")))
+    except ValueError as e:
+        raise Declined(str(e)) from None
     return int((report.total_mib - (report.overhead_mib if q.compared == "allocated" else 0)) * 2**20)
 
 
