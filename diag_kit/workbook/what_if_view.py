@@ -15,11 +15,10 @@ from ..errors import DiagKitError
 from ..memory.settings import Settings
 from ..units import GIB, gib
 from . import figures
-from .answers import Answers, neighbours
+from .answers import Answers, Standing, neighbours
 from .controls import Choice, Number
 from .curves import Curves, room_of
 from .data_figures import measured_figure
-from .engine_view import EngineView
 from .html import render
 from .lengths_view import LengthsView
 from .measured import passing, rows
@@ -62,7 +61,7 @@ class WhatIfView(w.VBox):
         self.state = state
         self.answers = Answers(self._show_traced)
         self.curves = Curves(self.answers)
-        self.engine = EngineView(state)
+        self.engine = EngineView()
         self.engine.button.on_click(lambda _: self.trace())
         self.engine.stop.on_click(lambda _: self._stop())
         self._showing, self._touched, self._was_exact = False, False, False
@@ -266,6 +265,23 @@ class WhatIfView(w.VBox):
         n = len(self.state.explored)
         self.forget.description = f"Forget the {n} kept"
         self.forget.layout.display = "" if n else "none"
+
+
+class EngineView(w.HBox):
+    """Which engine answers, in one line beside the plots, with a bar while it traces and the buttons for that."""
+
+    def __init__(self) -> None:
+        self.line = w.HTML()
+        self.button = w.Button(description="Trace this model", tooltip="Run the model on fake tensors, without a GPU")
+        self.stop = w.Button(description="Stop tracing", tooltip="Stay with closed forms; what is traced is kept")
+        super().__init__([self.line, self.button, self.stop])
+        self.add_class("dk-engine")
+
+    def show(self, standing: Standing, *, example: bool) -> None:
+        """Say which engine answers. ``example``: of a model that nobody named."""
+        self.line.value = render("engine.html", s=standing, example=example)
+        self.button.layout.display = "" if standing.can and not example else "none"
+        self.stop.layout.display = "" if standing.busy else "none"
 
 
 def _plain(value: Any) -> Any:
