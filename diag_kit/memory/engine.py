@@ -112,11 +112,11 @@ class Known(Traces):
         super().__init__()
         self._models = traces._models
 
-    def exact(self, s: Settings) -> Exact:
-        """The programs of these settings' model, where they cover the settings."""
+    def traced(self, s: Settings) -> tuple[Traced, Point]:
+        """The program that covers these settings, and the point."""
         if not self.has(s):
             raise SettingsError("not traced: another structure of the model; ask for traced remedies")
-        return super().exact(s)
+        return super().traced(s)
 
 
 _TRACES = Traces()

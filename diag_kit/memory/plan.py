@@ -245,9 +245,7 @@ def _merged(s: Settings, members: Iterable[Change], engine: Engine | None) -> di
     return merged
 
 
-def _remedy(
-    s: Settings, now: Estimate, change: Mapping[str, Any], members: Iterable[Change], engine: Engine
-) -> Remedy:
+def _remedy(s: Settings, now: Estimate, change: Mapping[str, Any], members: Iterable[Change], engine: Engine) -> Remedy:
     after = changed(s, change)
     e, entries = engine.estimate(after), tuple(members)
     rank = max(entry.rank for entry in entries)
@@ -362,12 +360,20 @@ def plan(s: Settings, engine: Engine | None = None, shapes: Engine | None = None
         "combinations": [r.to_json() for r in search.found],
         "searched": {"evaluations": search.evaluations, "most": search.most, "complete": search.complete},
         "largest": {
-            "seq_len": largest(s, "seq_len", shapes),
-            "micro_batch": largest(s, "micro_batch", shapes),
-            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in largest_pairs(s, shapes)],
+            "seq_len": _or(None, largest, s, "seq_len", shapes),
+            "micro_batch": _or(None, largest, s, "micro_batch", shapes),
+            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in _or((), largest_pairs, s, shapes)],
             "method": (shapes or FORMULAS).method,
         },
     }
+
+
+def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What the engine answers; ``otherwise`` where it can't: a user's code may know one size alone."""
+    try:
+        return ask(*arguments)
+    except SettingsError:
+        return otherwise
 
 
 def _root(a: float, b: float, c: float) -> float:

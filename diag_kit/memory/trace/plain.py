@@ -29,11 +29,14 @@ def plain_transformers() -> Iterator[None]:
 
     transformers' ``is_tracing`` is true of a fake tensor, and masks are then made that a real run leaves out. torch's
     ``Module.to`` swaps fake parameters for new ones, which fails once anything refers to them weakly. The library's
-    advice to people who train is kept off the terminal. torch's grouped product takes only bf16 when it is fake;
+    advice to people who train, and torch's account of a failing operator, are kept off the terminal. torch's grouped
+    product takes only bf16 when it is fake;
     transformers' own form of it, with the same operands and results, stands for it in other dtypes. torch's truncated
     normal draws until all values are in range, which fake ones never tell.
     """
-    log, level = logging.getLogger("transformers"), logging.getLogger("transformers").level
+    quiet_from = {"transformers": logging.ERROR, FakeTensor.__module__: logging.CRITICAL}
+    logs = {logging.getLogger(name): level for name, level in quiet_from.items()}
+    levels = {log: log.level for log in logs}
     patches: list[tuple[Any, str, Any]] = [
         (torch.nn.Module, "_apply", _applying(torch.nn.Module._apply)),
         (torch.nn.init, "_no_grad_trunc_normal_", _drawing(torch.nn.init._no_grad_trunc_normal_)),
@@ -44,14 +47,16 @@ def plain_transformers() -> Iterator[None]:
         patches.append((moe, "_can_use_grouped_mm", _grouped(moe._can_use_grouped_mm)))
     held = [(owner, name, getattr(owner, name, None)) for owner, name, _ in patches]
     try:
-        log.setLevel(logging.ERROR)
+        for log, quiet in logs.items():
+            log.setLevel(quiet)
         for owner, name, value in patches:
             setattr(owner, name, value)
         yield
     finally:
         for owner, name, value in held:
             setattr(owner, name, value)
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 def _drawing(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

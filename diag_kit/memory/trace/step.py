@@ -115,6 +115,7 @@ class Session:
                     with Ledger(model):
                         optimizer_step(job, s.with_(grad_accum=1), optimizer, Nobody())
                     self._warm = True
+                job.batch(micro_batch, seq_len)  # a factory may have to run for a new size: not within the step
                 cuda.kernels.clear()
                 with Ledger(model) as ledger:
                     cuda.where = ledger.module
