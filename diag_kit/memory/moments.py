@@ -58,6 +58,8 @@ class Step:
         self.gradients = {name: count for name, count in of.items() if name in self.names}
         self.persistent = self.gradients if s.parallelism.strategy in ("megatron", "zero3") else {}
         self.base = self._have(*_ALWAYS)
+        if s.parallelism.strategy == "zero3":  # DeepSpeed's stage 3 makes it once, stages 1 and 2 for each backward
+            self.base |= self._have("reduce bucket")
         self.root = self._have("gathered embedding and head", "live parameters")
 
     def retained(self) -> Counts:
@@ -142,7 +144,7 @@ class Step:
     def _backward(self, m: int, held: Counts, graphs: int, which: str = "") -> Iterator[Row]:
         kept = self.s.keep_logits and not which and self.s.parallelism.strategy != "megatron"
         logits = self._have("logits") if kept else {}
-        alive = self._have("retained graph", count=graphs) | self.root | logits
+        alive = self._have("retained graph", count=graphs) | self.root | logits | self._have("reduce bucket")
         alive |= self._have("attention mask") if self.s.checkpointing != "none" else {}
         saved = self._saved(self.layers) | self._have("autocast weights", count=self._cast_layers())
         head_input = self._have("final norm and head input", "autocast head")
@@ -169,7 +171,7 @@ class Step:
                 self._have("gradient of the logits"),
             )
         running = self._have("gathered layer", count=2) | self._have(
-            "unsharded gradient", "reduce bucket", "dequantised weight"
+            "unsharded gradient", "dequantised weight"
         )
         running |= self._have("gradient of the head's input")
         layer = _add(saved, self._recomputed())

@@ -18,13 +18,22 @@ from numpy.typing import NDArray
 from .precision import SIXTEEN_BIT_ENGINES, widths
 from .program import Point, Program
 from .settings import Parallelism, Settings
-from .states import BUCKET_ELEMENTS, LIVE_ELEMENTS, ranks
-from .terms import CATALOG, CATEGORIES, Term
+from .states import BUCKET_ELEMENTS, LIVE_ELEMENTS, gradients_on_host, ranks, share
+from .terms import CATALOG, CATEGORIES, Entry, Term
 
 _PARAMETERS, _GRADIENTS, _STATE, _COMMUNICATION = (
     CATEGORIES.index(name) for name in ("parameters", "gradients", "optimizer_state", "communication")
 )
 STEP = ("forward", "loss", "backward")
+_TERMS = CATALOG | {
+    "gradient partition": Entry(
+        "gradients",
+        "model",
+        "N·g / w",
+        "one buffer for as long as the run lasts",
+        "DeepSpeed stage3.py, Megatron-LM",
+    )
+}
 
 
 def by_trace(s: Settings) -> bool:
@@ -74,24 +83,17 @@ def factors_of(program: Program, factors: Sequence[float]) -> NDArray[np.float64
 
 
 class Part(NamedTuple):
-    """What a strategy adds: bytes of a term of the catalog, times ``units``, in the phases named."""
+    """What a strategy adds: bytes of a term of ``_TERMS``, times ``units``, in the phases named."""
 
     name: str
     bytes: int
     phases: tuple[str, ...]
     units: int = 1
 
-    @property
-    def category(self) -> str:
-        return "gradients" if self.name not in CATALOG else CATALOG[self.name].category
-
     def term(self) -> Term:
         """As the terms of an estimate name it."""
-        entry = CATALOG.get(self.name)
-        formula, said, source = (entry.formula, entry.assumption, entry.source) if entry else ("N·g / w", "", "")
-        return Term(
-            self.name, self.category, self.bytes, "model", self.units, formula, said, source or "DeepSpeed", self.phases
-        )
+        category, unit, formula, said, source = _TERMS[self.name]
+        return Term(self.name, category, self.bytes, unit, self.units, formula, said, source, self.phases)
 
 
 class Sharing:
@@ -133,7 +135,7 @@ class Sharing:
         """(rows × categories) bytes at these moments; each row sums to its total."""
         table = self.program.by_category(self.p, rows, self.scale)
         for part in self.parts:
-            column = CATEGORIES.index(part.category)
+            column = CATEGORIES.index(_TERMS[part.name].category)
             for first, last in self._rows(part):
                 table[[i for i, row in enumerate(rows) if first <= row < last], column] += part.bytes * part.units
         return table
@@ -158,13 +160,14 @@ class Sharing:
         n = amounts[_GRADIENTS] / alone.grad
         kept = 0 if p.offload == "all" else w.param / alone.param / of["params"]
         unsharded = p.no_sync and p.strategy == "fsdp" and s.grad_accum > 1
-        grads = w.reduced / alone.grad if unsharded else w.grad / alone.grad / of["grads"]
+        grads = 0.0 if gradients_on_host(s) else w.grad / alone.grad / of["grads"]
+        grads = w.reduced / alone.grad if unsharded else grads
         state = 0.0 if p.offload != "none" else 1 / of["state"]
         if s.optimizer.startswith("adamw") and s.optimizer != "adamw-8bit":
             state *= w.state / alone.state
         persistent = p.strategy in ("megatron", "zero3")
         if persistent and grads:
-            self._add("gradients held throughout", amounts[_GRADIENTS] * grads, (*STEP, "optimizer"))
+            self._add("gradient partition", amounts[_GRADIENTS] * grads, (*STEP, "optimizer"))
             grads = 0
         self.factors = (kept, grads, state)
         self.scale = factors_of(program, self.factors)
@@ -194,7 +197,8 @@ class Sharing:
         if strategy == "ddp":
             self._add("gradient buckets", n * w.grad, (*STEP, "optimizer"))
         if strategy in ("zero1", "zero2", "zero3"):
-            self._add("reduce bucket", min(n, BUCKET_ELEMENTS) * w.gathered, ("backward",))
+            held = (*STEP, "optimizer") if strategy == "zero3" else ("backward",)
+            self._add("reduce bucket", min(n, BUCKET_ELEMENTS) * w.gathered, held)
         if strategy == "zero3":
             self._add("live parameters", min(parameters, LIVE_ELEMENTS * w.gathered), STEP)
         if strategy == "fsdp":
@@ -205,12 +209,15 @@ class Sharing:
                 self._add("unsharded gradient", layer / w.gathered * (w.gathered + w.reduced), ("backward",))
 
     def _layer(self) -> float:
-        """Bytes of a layer's parameters in the program: what one more of them adds, else an even share."""
+        """Bytes of a layer's parameters as gathered: what one more adds to the program, else by its numbers."""
         program = self.program
         sizes = program.sizes(self.p) * (program.category == _PARAMETERS)
         row = self._steps[0].first
         if program.period:
-            return float(program.counts[1][row] @ sizes) / program.period
+            return float(program.counts[1][row] @ sizes)
+        if not (self.s.base_quantization or (self.s.exact and self.s.exact.uncovered)):
+            part = share(self.s)
+            return (part.linear + part.rest) * widths(self.s).gathered
         return float(program.alive(self.p, row) @ sizes) / max(self.p.layers, 1)
 
     def _add(self, name: str, amount: float, phases: Iterable[str], units: int = 1) -> None:

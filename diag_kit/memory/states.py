@@ -67,6 +67,16 @@ def ranks(s: Settings) -> dict[str, int]:
     return {kind: p.data if p.strategy in strategies else 1 for kind, strategies in shard.items()}
 
 
+def gradients_on_host(s: Settings) -> bool:
+    """Whether a rank's gradients leave the device as they are reduced: ZeRO-2 and 3 under offload, FSDP offloading all.
+
+    DeepSpeed stage_1_and_2.py (no averaged_gradients under cpu_offload), stage3.py (grad_partitions_flat_buffer on the
+    host); torch FSDP2 foreach_reduce (CPUOffloadPolicy).
+    """
+    p = s.parallelism
+    return p.offload == "all" if p.strategy == "fsdp" else p.offload != "none" and p.strategy in ("zero2", "zero3")
+
+
 def state_sizes(s: Settings, w: Widths) -> Sizes:
     """Bytes by term that do not depend on batch or length."""
     p, part, of = s.parallelism, share(s), ranks(s)
@@ -76,9 +86,10 @@ def state_sizes(s: Settings, w: Widths) -> Sizes:
     if s.lora:
         sizes["adapters"] = resident * part.trainable * w.adapter / of["params"]
     unsharded = p.no_sync and p.strategy == "fsdp" and s.grad_accum > 1
+    grad = 0 if gradients_on_host(s) else w.grad / of["grads"]
     for name, n in part.trained.items():
         if n:
-            sizes[f"gradients of {name}"] = n * (w.reduced if unsharded else w.grad / of["grads"])
+            sizes[f"gradients of {name}"] = n * (w.reduced if unsharded else grad)
     return sizes | _optimizer(s, w, part, of["state"]) | _communication(s, w, part, layer)
 
 
