@@ -191,13 +191,13 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 120 modules that hold code and 22,000 lines of them; the parsers, one file for each format, apart: each at
+    """At most 125 modules that hold code and 24,000 lines of them; the parsers, one file for each format, apart: each at
     most 250 lines.
     """
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 120
-    assert sum(source.count("\n") for source in sources.values()) <= 22_000
+    assert len(holding) <= 125
+    assert sum(source.count("\n") for source in sources.values()) <= 24_000
     formats = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." in name]
     assert max(source.count("\n") for source in formats) <= 250
 

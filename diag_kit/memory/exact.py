@@ -261,7 +261,9 @@ class Exact:
         if family.ragged:
             grid, others = [a * unit + 1, b * unit + 11, c * unit - 3], [(c - 1) * unit - 2, a * unit + 7, b * unit + 5]
         else:
-            grid, others = [a * unit, b * unit, c * unit], [b * unit - 8, a * unit + 3, a * unit + unit // 2 + 1]
+            # The first of the others tells all paddings apart: the odd ones may take another course.
+            grid = [a * unit, b * unit, c * unit]
+            others = [(b - 1) * unit + 8, a * unit + 3, a * unit + unit // 2 + 1]
         return [start + n for n in grid], [start + n for n in others]
 
     def _session(self, layers: int | None) -> Session:

@@ -43,7 +43,8 @@ def key(identity: str, family: object) -> str:
 def _made_with() -> str:
     """Versions of the libraries and the text of the code that a program depends on."""
     here = Path(__file__).parent
-    files = sorted([*here.glob("trace/*.py"), *(here / name for name in ("compiling.py", "program.py", "exact.py", "sharing.py"))])
+    own = ("compiling.py", "program.py", "exact.py", "sharing.py")
+    files = sorted([*here.glob("trace/*.py"), *(here / name for name in own)])
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return " ".join([digest, *(f"{name} {version(name)}" for name in _LIBRARIES)])
 
