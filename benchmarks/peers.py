@@ -232,7 +232,7 @@ def mem_tracker(q: Question) -> int:
 
 
 def _unmasked(batch: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor for name, tensor in batch.items() if name != "attention_mask"}
+    return {name: None if name == "attention_mask" else tensor for name, tensor in batch.items()}
 
 
 PEERS: dict[str, tuple[Callable[[Question], int], str]] = {

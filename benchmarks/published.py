@@ -21,7 +21,7 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,7 +31,10 @@ from closed_forms import PEAKS, Row, predicted
 from closed_forms import rows as formula_rows
 
 from diag_kit.errors import DiagKitError
-from diag_kit.memory import engine
+from diag_kit.memory.compiling import compile_program
+from diag_kit.memory.exact import Exact, Family, Traced, refuse
+from diag_kit.memory.program import NotPolynomialError, Point
+from diag_kit.memory.traced import traced_estimate
 from diag_kit.units import gib
 
 TRACED = PEAKS.with_name("published_traced.json")
@@ -93,11 +96,26 @@ def told(only: str = "", recorded: bool = False) -> Iterator[Told]:
         yield Told(row, int(record["completeness"]), record["reason"], traced, words, others)
 
 
+class AtPoint(Exact):
+    """Programs of one point each, from two depths at the row's own batch and length: a quarter of the traces."""
+
+    def _trace(self, family: Family, p: Point) -> Traced:
+        flat, deep, _ = self._depths(family, p)
+        session = self._session(deep)
+        at = p._replace(layers=session.job.layers or p.layers, grad_accum=3 if family.accumulates else 1)
+        _, recording = self._record(session, at)
+        shallow = self._record(self._session(flat), at._replace(layers=flat)) if flat else None
+        program = compile_program([(at, recording)], shallow)
+        return self._with_proof(program, replace(family, point=p), at, recording, None)
+
+
 def trace(row: Row) -> tuple[int | None, str]:
     """Traced bytes of what was published and the moment of the peak; None and why where it can't be traced."""
+    s = row.settings
     try:
-        e = engine.estimate(row.settings.with_(method="trace"))
-    except DiagKitError as error:
+        refuse(s)
+        e = traced_estimate(*AtPoint(s).at(s), s)
+    except (DiagKitError, NotPolynomialError) as error:
         return None, str(error)
     return predicted(e, row.metric), e.peak.label
 
