@@ -218,7 +218,9 @@ class _OneDevice(TorchFunctionMode):
             return args[0]
         if func is torch.device:  # with a number for "cuda" too: the CPU has but one
             named = [*args, *(kwargs or {}).values()][0]
-            return torch.device("cpu") if isinstance(named, int) or _here(named) == "cpu" else func(*args, **kwargs or {})
+            return (
+                torch.device("cpu") if isinstance(named, int) or _here(named) == "cpu" else func(*args, **kwargs or {})
+            )
         return func(*(_here(a) for a in args), **{k: _here(v) for k, v in (kwargs or {}).items()})
 
 
