@@ -7,13 +7,15 @@ standard error that says what, where, and what to do.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
@@ -133,9 +135,40 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_json(document: Any) -> int:
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
-    print()
+    try:
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a number without end, from a configuration that is repeated
+        text = json.dumps(_finite(document), indent=1, ensure_ascii=False)
+    print(text)
     return 0
+
+
+def _finite(value: Any) -> Any:
+    """The same with what JSON has no number for as transformers writes it: ``{"__float__": "Infinity"}``."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return {"__float__": json.dumps(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextlib.contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """What a user's code or its children print goes to standard error, past Python's own streams too."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.__stdout__.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _diagnose(args: argparse.Namespace) -> int:
@@ -201,19 +234,20 @@ def _estimate(args: argparse.Namespace) -> int:
 
     settings = Settings.load(args.settings)
     progress = _tracing() if sys.stderr.isatty() else None
-    found = estimate(settings, progress)
-    traces = engine(settings, progress) if found.method == "trace" else None
-    uncovered = settings.exact is not None and settings.exact.uncovered
-    if traces is None or not (args.traced_remedies or uncovered):
-        document = found.to_json() | plan(settings, shapes=traces)
-    else:
-        document = found.to_json() | plan(settings, traces if args.traced_remedies else Known(traces), traces)
-    if args.lengths is not None:
-        document["lengths"] = _lengths(args, settings, traces)
-    if args.size is not None:
-        from .memory.forensics import which_tensors
+    with _nothing_printed():
+        found = estimate(settings, progress)
+        traces = engine(settings, progress) if found.method == "trace" else None
+        uncovered = settings.exact is not None and settings.exact.uncovered
+        if traces is None or not (args.traced_remedies or uncovered):
+            document = found.to_json() | plan(settings, shapes=traces)
+        else:
+            document = found.to_json() | plan(settings, traces if args.traced_remedies else Known(traces), traces)
+        if args.lengths is not None:
+            document["lengths"] = _lengths(args, settings, traces)
+        if args.size is not None:
+            from .memory.forensics import which_tensors
 
-        document["size"] = which_tensors(args.size, settings).to_json()
+            document["size"] = which_tensors(args.size, settings).to_json()
     if args.json:
         return _print_json(document)
     print(terminal.render_estimate(document, width=shutil.get_terminal_size((100, 24)).columns))

@@ -4,12 +4,13 @@ traceback.
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from diag_kit.cli import main
+from diag_kit.cli import _nothing_printed, main
 from tests.evidence.samples import SAMPLES
 
 OOM = SAMPLES["torch_oom"][0]
@@ -136,6 +137,36 @@ def test_an_estimate_is_a_dozen_lines_or_one_document(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert sum(document["components_at_peak"].values()) == document["peak_allocated_bytes"]
     assert document["schema"] == "diag_kit.estimate/1"
+
+
+def test_what_a_configuration_holds_without_end_is_still_json(tmp_path, capsys):
+    """A configuration may hold Infinity, which JSON has no number for; the settings that are repeated stay JSON."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    config |= {"vocab_size": 99, "limit": [0.0, float("inf")]}
+    (tmp_path / "s.json").write_text(json.dumps({"model": {"hf_config": config}, "method": "formula"}))
+    assert main(["estimate", "--settings", str(tmp_path / "s.json"), "--json"]) == 0
+    strict = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert strict["settings"]["model"]["hf_config"]["limit"] == [0.0, {"__float__": "Infinity"}]
+
+
+def test_a_layer_that_only_the_model_knows_is_told(tmp_path, capsys):
+    """A target that is a layer's name in the model's own code has no closed form: one line, no fault."""
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 99, "n_positions": 64}
+    document = {"model": {"hf_config": config}, "lora": {"targets": ["c_attn"]}, "method": "formula"}
+    (tmp_path / "s.json").write_text(json.dumps(document))
+    assert main(["estimate", "--settings", str(tmp_path / "s.json")]) == 2
+    err = capsys.readouterr().err
+    assert "no closed form knows 'c_attn'" in err and "q_proj" in err and err.count("\n") == 1
+
+
+def test_what_a_child_prints_stays_off_standard_output(capfd):
+    """The one document on standard output is not spoilt by what a user's code starts."""
+    with _nothing_printed():
+        os.write(1, b"loud")
+        subprocess.run(["echo", "louder"], check=True)
+    os.write(1, b"answer")
+    out, err = capfd.readouterr()
+    assert out == "answer" and "loud" in err and "louder" in err
 
 
 def settings_of(tmp_path, **more):

@@ -93,6 +93,9 @@ class Architecture:
         for name in ("gated_ffn", "tied_embeddings", "lm_head", "encoder"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"settings.model.{name}: must be true or false, got {shown(getattr(self, name))}")
+        for name in ("bias", "qkv_bias", "fused_qkv"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise SettingsError(f"settings.model.{name}: must be true or false, got {shown(getattr(self, name))}")
         if not self.head_dim and self.hidden % self.heads:
             raise SettingsError(
                 f"settings.model.hidden: {self.hidden} is no multiple of heads ({self.heads}); give head_dim as well"

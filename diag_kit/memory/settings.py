@@ -186,6 +186,10 @@ class Settings:
             raise SettingsError(
                 f"settings.lora.targets: the model has no {strange[0]!r}; it has {', '.join(self.model.layer_matrices)}"
             )
+        if strange and self.exact and not self.exact.uncovered:  # a layer's name in the model's own code
+            known = ", ".join(self.model.layer_matrices)
+            why = f"settings.lora.targets: no closed form knows {strange[0]!r:.60}; it knows {known}"
+            object.__setattr__(self, "exact", replace(self.exact, uncovered=why))
 
     def with_(self, **changes: Any) -> Settings:
         """A copy with some settings changed; ``parallelism``, ``lora`` and ``model`` may be given as JSON objects."""

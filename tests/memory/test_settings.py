@@ -71,6 +71,7 @@ def test_settings_read_back_equal():
         ({"model": {**MODEL, "heads": 2.5}}, ["model.heads", "2.5"]),
         ({"model": {**MODEL, "kv_heads": 3}}, ["model.kv_heads", "divide"]),
         ({"model": {**MODEL, "gated_ffn": 1}}, ["model.gated_ffn"]),
+        ({"model": {**MODEL, "qkv_bias": float("nan")}}, ["model.qkv_bias", "true or false"]),
         ({"model": {"factory": "mine"}}, ["factory", "module:function"]),
         ({"model": {"factory": "mine:build", "hidden": 1}}, ["hidden", "factory"]),
         ({"model": {"hf_config": "a.json", "hidden": 1}}, ["hf_config", "hidden"]),

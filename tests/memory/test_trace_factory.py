@@ -88,6 +88,20 @@ def test_a_factory_runs_without_a_gpu_or_memory(traced: Any, capsys: Any) -> Non
         assert outputs.shape == (*size, 99)
 
 
+@pytest.mark.parametrize("device", ["torch.device('cuda', 0)", "torch.device('cuda:1')", "torch.device(0)"])
+def test_a_device_with_a_number_is_the_one_at_hand(traced: Any, device: str) -> None:
+    """However a GPU is named, model and batch lie on one device."""
+    body = f"def factory():\n    d = {device}\n    x = torch.zeros(2, device=d) + torch.zeros(2)\n"
+    traced(body + "    return Net().to(d), tokens(2, 24), step\n")
+
+
+def test_a_model_that_trains_nothing_is_told(traced: Any) -> None:
+    """Without a parameter to train there is no optimizer, and the settings say so."""
+    one = traced("def factory():\n    return Net().requires_grad_(False), tokens(2, 24), step\n")
+    with pytest.raises(SettingsError, match="no parameter of the model is trained"):
+        one.optimizer(one.model.parameters())
+
+
 def test_the_same_factory_runs_for_real(traced: Any) -> None:
     """Outside fake tensors the same code steps on real ones, so that a real run can check a trace."""
     one = traced(SIZED, fake=False, keep_logits=False)
@@ -125,6 +139,7 @@ def test_a_batch_of_another_size_is_said_to_be_fixed(traced: Any) -> None:
     [
         ("def factory():\n    return Net(1 // 0), 1, step\n", ("mine.py:", "ZeroDivisionError")),
         ("def factory():\n    raise SystemExit(3)\n", ("mine.py:", "SystemExit")),
+        ("def factory():\n    raise GeneratorExit\n", ("mine.py:", "GeneratorExit")),
         ("import nowhere_to_be_found\n", ("mine.py:", "nowhere_to_be_found")),
         ("def factory():\n    return Net()\n", ("returned Net", "(model, batch, step)")),
         ("def factory():\n    return Net(), 1, 2\n", ("can't be called",)),

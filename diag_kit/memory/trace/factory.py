@@ -140,9 +140,9 @@ def _running(named: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(sys.stderr), _no_weights(named), plain_transformers(), _OneDevice():
             yield
-    except SettingsError:
+    except (SettingsError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as e:  # noqa: BLE001 (whatever the user's code raises)
+    except BaseException as e:  # noqa: BLE001 (whatever the user's code raises)
         where = _place(e.__traceback__) or named
         what = f"{type(e).__name__}: {one_line(e)}"
         raise SettingsError(f"settings.model.factory: {where}: {what}; mend the factory, or give hf_config") from None
@@ -216,6 +216,11 @@ class _OneDevice(TorchFunctionMode):
             )
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.device:  # with a number for "cuda" too: the CPU has but one
+            named = [*args, *(kwargs or {}).values()][0]
+            return (
+                torch.device("cpu") if isinstance(named, int) or _here(named) == "cpu" else func(*args, **kwargs or {})
+            )
         return func(*(_here(a) for a in args), **{k: _here(v) for k, v in (kwargs or {}).items()})
 
 

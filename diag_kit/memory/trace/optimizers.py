@@ -30,6 +30,8 @@ def optimizer(settings: Settings) -> Callable[[Parameters], torch.optim.Optimize
         trained = [p for p in parameters if p.requires_grad]
         if kind == "none":
             return None
+        if not trained:
+            raise SettingsError("settings.optimizer: no parameter of the model is trained; let one, or give none")
         if kind == "sgd":
             return torch.optim.SGD(trained, lr=1e-3, foreach=cuda)
         if kind == "adafactor":
