@@ -239,9 +239,10 @@ def _estimate(args: argparse.Namespace) -> int:
         traces = engine(settings, progress) if found.method == "trace" else None
         uncovered = settings.exact is not None and settings.exact.uncovered
         if traces is None or not (args.traced_remedies or uncovered):
-            document = found.to_json() | plan(settings, shapes=traces)
+            document = found.to_json() | plan(settings, shapes=traces, answer=found)
         else:
-            document = found.to_json() | plan(settings, traces if args.traced_remedies else Known(traces), traces)
+            asked = traces if args.traced_remedies else Known(traces)
+            document = found.to_json() | plan(settings, asked, traces, found)
         if args.lengths is not None:
             document["lengths"] = _lengths(args, settings, traces)
         if args.size is not None:

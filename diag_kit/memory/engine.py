@@ -110,7 +110,7 @@ class Known(Traces):
 
     def __init__(self, traces: Traces) -> None:
         super().__init__()
-        self._models = traces._models
+        self._models, self._unshardable = traces._models, traces._unshardable
 
     def traced(self, s: Settings) -> tuple[Traced, Point]:
         """The program that covers these settings, and the point."""

@@ -1,9 +1,9 @@
 """The exact model of a run: programs compiled from traces of its own model, as they are asked for, and kept.
 
 A program covers one family: one micro-batch or more, accumulating or not, lengths to one side of the model's attention
-window. It is compiled from traces of a few layers and proven by one more, at the point that was asked for, whose bytes
-it must give exactly. Where they are not given, the whole depth is traced; where that is no polynomial either, the point
-itself.
+window. It is compiled from traces of a few layers and proven by one more, at the batch and length that were asked for
+and one more layer, whose allocations and peak it must give exactly. Where they are not given, the whole depth is
+traced; where that is no polynomial either, the point itself.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Exact:
         traced = self._recalled(p)
         if traced is None:
             traced = self._trace(self._family(p), p)
-            if traced.off_bytes is not None:
+            if traced.off_bytes is not None and not self._own_code:
                 kept.save(self._name(p), traced.program, traced.about())
             self.programs[traced.family] = traced
         return traced, p
@@ -129,13 +129,18 @@ class Exact:
         known = layers_of(s) or self.full_layers
         return known is not None and self._recalled(self._point(s)) is not None
 
+    @property
+    def _own_code(self) -> bool:
+        """Whether the model is the user's code, which may be another the next time: none of its programs are kept."""
+        return bool(self.s.exact and self.s.exact.factory)
+
     def _point(self, s: Settings) -> Point:
         return Point(s.micro_batch, s.seq_len, layers_of(s) or self.full_layers or 1, s.grad_accum)
 
     def _recalled(self, p: Point) -> Traced | None:
         if traced := self._covering(p):
             return traced
-        traced = None if self.s.exact and self.s.exact.factory else _recalled(self._name(p))
+        traced = None if self._own_code else _recalled(self._name(p))
         if traced:
             self.programs[traced.family] = traced
         return traced
@@ -187,7 +192,7 @@ class Exact:
                 why.append(str(e))
                 continue
             except SettingsError as e:
-                if not (self.s.exact and self.s.exact.factory):
+                if not self._own_code:
                     raise
                 why.append(str(e))  # the user's code may know one size alone
                 break

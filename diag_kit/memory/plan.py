@@ -125,7 +125,7 @@ def remedies(s: Settings, engine: Engine | None = None) -> tuple[Remedy, ...]:
 
 def combinations(
     s: Settings, engine: Engine | None = None, *, enough: int = 3, most: int | None = None,
-    guide: Engine | None = FORMULAS,
+    guide: Engine | None = FORMULAS, answer: Estimate | None = None,
 ) -> Search:  # fmt: skip
     """The cheapest combinations of up to three changes that fit; one change alone is a combination of one.
 
@@ -135,12 +135,15 @@ def combinations(
     don't fit, no part of them is tried.
 
     ``enough`` are looked for, with ``most`` evaluations of the engine (2,000 closed forms, 24 traces). ``guide`` is a
-    cheap engine whose prediction decides what a costly one is asked; None asks it for all.
+    cheap engine whose prediction decides what a costly one is asked; None asks it for all. ``answer``: the estimate that
+    says whether the run fits, where another engine than this one made it.
     """
     engine = engine or FORMULAS
     most = _MOST.get(engine.method, 24) if most is None else most
-    limit, now = device_limit(s), engine.estimate(s)
-    if math.isinf(limit) or now.fits:
+    now = engine.estimate(s)
+    answer = answer or now
+    limit = _limit(s, answer)
+    if math.isinf(limit) or answer.fits:
         return Search((), 1, most, True)
     if guide is None or guide.method == engine.method or (s.exact and s.exact.uncovered):
         guide, bound = engine, limit
@@ -314,15 +317,24 @@ def changed(s: Settings, change: Mapping[str, Any]) -> Settings:
     return s.with_(**values)
 
 
-def largest(s: Settings, name: str, engine: Engine | None = None) -> int | None:
+def _limit(s: Settings, answer: Estimate | None) -> float:
+    """Allocated bytes that the device holds; fewer than now where a trace's replay says that these don't fit."""
+    limit = device_limit(s)
+    if answer is None or answer.method != "trace" or answer.fits is not False or s.capacity_bytes is None:
+        return limit
+    return min(limit, answer.peak_allocated_bytes - (answer.device_bytes - s.capacity_bytes))
+
+
+def largest(s: Settings, name: str, engine: Engine | None = None, answer: Estimate | None = None) -> int | None:
     """The largest ``seq_len`` or ``micro_batch`` that the device holds; None without a capacity or where none does.
 
     From closed forms solved: the least of the roots of each moment's quadratic. From another engine by halving, since
-    the peak never falls with either. No longer than the positions that a model has learned.
+    the peak never falls with either. No longer than the positions that a model has learned. ``answer``: an estimate of
+    ``s``, which the result does not contradict.
     """
     if name not in ("seq_len", "micro_batch"):
         raise SettingsError(f"largest: {name!r} is not one of seq_len, micro_batch")
-    limit = device_limit(s)
+    limit = _limit(s, answer)
     if math.isinf(limit):
         return None
     most = (name == "seq_len" and s.model.positions) or LONGEST
@@ -340,19 +352,26 @@ def longest_that(holds: Callable[[int], bool], most: int = LONGEST) -> int:
     return bisect_right(range(1, top + 1), False, key=lambda n: not holds(n))
 
 
-def largest_pairs(s: Settings, engine: Engine | None = None) -> tuple[tuple[int, int], ...]:
+def largest_pairs(
+    s: Settings, engine: Engine | None = None, answer: Estimate | None = None
+) -> tuple[tuple[int, int], ...]:
     """For each micro-batch 1, 2, 4, ...: the largest ``seq_len`` that the device holds, down to where none does."""
     pairs: list[tuple[int, int]] = []
-    while longest := largest(s.with_(micro_batch=1 << len(pairs)), "seq_len", engine):
+    while longest := largest(s.with_(micro_batch=1 << len(pairs)), "seq_len", engine, answer):
         pairs.append((1 << len(pairs), longest))
     return tuple(pairs)
 
 
-def plan(s: Settings, engine: Engine | None = None, shapes: Engine | None = None) -> dict[str, Any]:
-    """All of it as ``diag-kit estimate --json`` shows it: remedies, combinations, largest shapes (by ``shapes``)."""
+def plan(
+    s: Settings, engine: Engine | None = None, shapes: Engine | None = None, answer: Estimate | None = None
+) -> dict[str, Any]:
+    """All of it as ``diag-kit estimate --json`` shows it: remedies, combinations, largest shapes (by ``shapes``).
+
+    ``answer``: the estimate that it stands beside, whose word on whether the run fits holds.
+    """
     shapes = shapes or engine
     try:
-        search = combinations(s, engine)
+        search = combinations(s, engine, answer=answer)
     except SettingsError:  # an engine that does not answer for all of them
         search = Search((), 0, 0, False)
     return {
@@ -360,9 +379,9 @@ def plan(s: Settings, engine: Engine | None = None, shapes: Engine | None = None
         "combinations": [r.to_json() for r in search.found],
         "searched": {"evaluations": search.evaluations, "most": search.most, "complete": search.complete},
         "largest": {
-            "seq_len": _or(None, largest, s, "seq_len", shapes),
-            "micro_batch": _or(None, largest, s, "micro_batch", shapes),
-            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in _or((), largest_pairs, s, shapes)],
+            "seq_len": _or(None, largest, s, "seq_len", shapes, answer),
+            "micro_batch": _or(None, largest, s, "micro_batch", shapes, answer),
+            "pairs": [{"micro_batch": b, "seq_len": n} for b, n in _or((), largest_pairs, s, shapes, answer)],
             "method": (shapes or FORMULAS).method,
         },
     }

@@ -161,6 +161,28 @@ def test_without_torch_auto_is_by_formula_and_trace_says_what_to_install(monkeyp
         engine.estimate({"model": {"factory": "mine:build"}})
 
 
+def test_what_no_trace_can_shard_is_known_as_such_to_remedies():
+    """An engine that answers from what is traced takes the same models by formula as the one that it stands on."""
+    s = settings(parallelism={"strategy": "fsdp", "world_size": 4})
+    traces = engine.Traces()
+    traces._unshardable[identity(s)] = "FSDP by formula"
+    assert engine.Known(traces).exact(s) is traces.exact(s)
+    assert traces.exact(s).s.parallelism.strategy == "none"
+
+
+def test_programs_of_the_users_own_code_are_not_kept(tmp_path, monkeypatch):
+    """It may be other code the next time: nothing is written that would never be read."""
+    monkeypatch.setenv(kept.FOLDER_VARIABLE, str(tmp_path / "kept"))
+    code = tmp_path / "own.py"
+    code.write_text(
+        "import torch\n\ndef build(micro_batch, seq_len):\n"
+        "    return torch.nn.Linear(4, 4), torch.zeros(micro_batch, seq_len, 4), lambda m, x: m(x).sum()\n"
+    )
+    s = settings(model={"factory": f"{code}:build"}, micro_batch=2, seq_len=16)
+    assert Exact(s).at(s)[0].off_bytes == 0
+    assert not (tmp_path / "kept").exists()
+
+
 def test_layers_that_repeat_are_not_built(monkeypatch):
     """A hundred layers cost no more to trace than five."""
     built: list[int | None] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from itertools import combinations as subsets
 
 import pytest
@@ -186,6 +187,20 @@ def test_where_one_change_suffices_not_everything_is_tried():
     assert search.evaluations < 60
     assert combinations(run(capacity_bytes=80 * GIB)).found == ()
     assert combinations(run()).found == ()
+
+
+def test_the_answer_that_stands_beside_decides_whether_it_fits():
+    """Where a trace's replay says no and closed forms say yes, changes are searched and sizes stay below; and reverse."""
+    s = run(capacity_bytes=80 * GIB)
+    tight = s.with_(capacity_bytes=estimate(s).device_bytes)
+    by_forms = estimate(tight)
+    assert by_forms.fits
+    refused = replace(by_forms, method="trace", device_bytes=by_forms.device_bytes + GIB // 4)
+    found = plan(tight, answer=refused)
+    assert found["combinations"] and all(one["saves_bytes"] >= GIB // 4 for one in found["combinations"])
+    assert found["largest"]["seq_len"] < tight.seq_len
+    accepted = replace(estimate(TIGHT[0]), method="trace", device_bytes=TIGHT[0].capacity_bytes)
+    assert accepted.fits and plan(TIGHT[0], answer=accepted)["combinations"] == []
 
 
 def test_where_nothing_fits_a_few_evaluations_say_so():

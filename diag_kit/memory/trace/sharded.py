@@ -75,8 +75,8 @@ def shard(job: Job, s: Settings) -> None:
     job.before_micro_step = before
     reduced = ", gathered in 16 bits, gradients reduced in fp32" if mixed.param_dtype else ""
     job.notes.append(
-        f"FSDP2 (fully_shard) over {s.parallelism.data} ranks, traced on one of them: {len(units)} layers and the rest "
-        f"as units{reduced}; the rest stays gathered from forward to backward."
+        f"FSDP2 (fully_shard) over {s.parallelism.data} ranks, traced on one of them: each layer and the rest "
+        f"a unit{reduced}; the rest stays gathered from forward to backward."
     )
 
 
