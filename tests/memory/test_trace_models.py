@@ -204,6 +204,7 @@ def test_depth_changes_the_model_alone() -> None:
         ({"model_type": "llama", "architectures": ["FooForBar"]}, ("FooForBar", "model.factory")),
         ({"model_type": "llama", "hidden_size": "wide"}, ("transformers refuses", "hidden_size")),
         ({"model_type": "llama", "hidden_size": 100, "num_attention_heads": 7}, ("multiple", "mend")),
+        ({"model_type": "llama", "vocab_size": 8, "pad_token_id": 9}, ("LlamaForCausalLM can't be built", "mend")),
         ({}, ("model_type", "model.factory")),
     ],
 )

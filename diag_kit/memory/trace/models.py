@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,8 @@ def _build(settings: Settings, layers: int | None) -> Job:
     if plan.task == "sequence-classification" and plan.config.get_text_config().pad_token_id is None:
         plan.config.get_text_config().pad_token_id = 0
     full = configs.depth(plan.config)
-    whole = configs.on_meta(plan)
+    with _told(settings, plan):
+        whole = configs.on_meta(plan)
     period = configs.period(whole, full) if full else None
     if period is None:
         layers = full = None
@@ -150,8 +152,15 @@ def _model(settings: Settings, plan: configs.Blueprint, config: Any, notes: list
     attention = "eager" if settings.attention == "eager" or not _has_sdpa(plan.cls) else "sdpa"
     if attention == "eager" != settings.attention:
         notes.append(f"Attention is eager: {plan.cls.__name__} has no other in transformers.")
-    try:
+    with _told(settings, plan):
         return plan.fit(plan.cls._from_config(config, dtype=dtype, attn_implementation=attention))
+
+
+@contextlib.contextmanager
+def _told(settings: Settings, plan: configs.Blueprint) -> Iterator[None]:
+    """Whatever a model's own code raises while it is built becomes a SettingsError in one line."""
+    try:
+        yield
     except Exception as e:  # noqa: BLE001 (whatever a model's own code raises)
         where = settings.exact.where if settings.exact else "the numbers given"
         raise SettingsError(
