@@ -165,8 +165,9 @@ def _nothing_printed() -> Iterator[None]:
         os.dup2(2, 1)
         yield
     finally:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.__stdout__.flush()
+        with contextlib.suppress(OSError, ValueError):
+            if sys.__stdout__ is not None:
+                sys.__stdout__.flush()
         os.dup2(kept, 1)
         os.close(kept)
 
