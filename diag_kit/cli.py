@@ -249,7 +249,8 @@ def _estimate(args: argparse.Namespace) -> int:
         if args.size is not None:
             from .memory.forensics import which_tensors
 
-            document["size"] = which_tensors(args.size, settings).to_json()
+            recording = traces.exact(settings).recording(settings) if traces else None
+            document["size"] = which_tensors(args.size, settings, recording).to_json()
     if args.json:
         return _print_json(document)
     print(terminal.render_estimate(document, width=shutil.get_terminal_size((100, 24)).columns))

@@ -151,6 +151,12 @@ class Exact:
     def _name(self, p: Point) -> str:
         return kept.key(self.identity, (self._family(p), bool(p.seq_len % 8), p.layers))
 
+    def recording(self, s: Settings) -> Recording | None:
+        """The whole step with every allocation, at these settings; None where it is sharded."""
+        if by_trace(self.s):
+            return None
+        return self._session(None).record(s.micro_batch, s.seq_len, min(s.grad_accum, 3))
+
     def release(self) -> None:
         """Let go of the models; programs stay."""
         self._sessions.clear()
@@ -304,17 +310,28 @@ def _recalled(name: str) -> Traced | None:
 
 
 def _off(program: Program, p: Point, recording: Recording) -> int:
-    """By how much the peak is off, before rounding; at least 1 where any event of the step is not as traced.
+    """By how much the peak is off, before rounding; at least 1 where the bytes alive differ after any birth of the step.
 
-    What is alive before the step is compared whatever its order.
+    What is alive before the step is compared in sum: its order means nothing.
     """
-    _, amounts, base = program.events(p)
+    ids, amounts, base = program.events(p)
+    born: dict[int, int] = {}
+    predicted = [born.setdefault(name, size) if name not in born else -born[name] for name, size in zip(ids, amounts, strict=True)]
     sizes = [a.bytes for a in recording.allocations]
-    traced = [sizes[event - 1] if event > 0 else 0 for event in recording.events]
-    traced[:base], amounts[:base] = sorted(traced[:base]), sorted(amounts[:base])
-    predicted = Program.peak_bytes(replace(program, rounding=1), p)
-    off = abs(predicted - recording.peak_bytes())
-    return off if traced == amounts else max(off, 1)
+    traced = [sizes[event - 1] if event > 0 else -sizes[-event - 1] for event in recording.events]
+    off = abs(Program.peak_bytes(replace(program, rounding=1), p) - recording.peak_bytes())
+    return off if _alive(predicted, base) == _alive(traced, base) else max(off, 1)
+
+
+def _alive(changes: list[int], base: int) -> list[int]:
+    """Bytes alive before the step, and after each birth in it."""
+    live = sum(changes[:base])
+    levels = [live]
+    for change in changes[base:]:
+        live += change
+        if change > 0:
+            levels.append(live)
+    return levels
 
 
 def layers_of(s: Settings) -> int | None:

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .recording import BASE, Allocation, Decision, Mark, Recording
 
 _ASKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default}
-_NO = ("any", "isnan", "isinf", "zeros", "zero_", "ne", "lt", "gt")
+_NO = frozenset("any isnan isinf zeros zeros_like zero_ ne lt gt".split())
 """Operators whose result, asked for its value, is taken as 0: in a healthy run nothing is masked or overflows."""
 
 
@@ -147,7 +147,7 @@ class Ledger(TorchDispatchMode):
         """A value that only real data could tell: assumed from the operator that made it, and written down."""
         asked = args[0]
         source = self._origin.get(asked, "")
-        value = 0 if any(source == no or source.startswith(no) for no in _NO) else 1
+        value = 0 if source in _NO else 1
         self.recording.decisions.append(Decision(source, self.module(), value))
         if func is not torch.ops.aten._local_scalar_dense.default or asked.dtype is torch.bool:
             return bool(value)
