@@ -53,6 +53,7 @@ class Traced:
 
     Attributes:
         family: what it covers.
+        longest: the most tokens that the model has positions for, None without a limit.
         why: what kept the families that were tried before from covering it.
         off_bytes: by how much it missed the bytes of one more trace, at ``proof``; None where that is the program.
         decisions, kernels, notes: as recorded.
@@ -66,6 +67,7 @@ class Traced:
     kernels: list[tuple[str, str, str]]
     notes: list[str]
     why: tuple[str, ...] = ()
+    longest: int | None = None
 
     def about(self) -> dict[str, object]:
         """All but the program, as JSON holds it."""
@@ -76,6 +78,7 @@ class Traced:
             "decisions": self.decisions,
             "kernels": self.kernels,
             "notes": self.notes,
+            "longest": self.longest,
         }
 
     @property
@@ -303,7 +306,7 @@ def _recalled(name: str) -> Traced | None:
     try:
         family: dict[str, Any] = about["family"]  # type: ignore[assignment]
         proof: list[int] = about["proof"]  # type: ignore[assignment]
-        rest = {field: about[field] for field in ("off_bytes", "decisions", "kernels", "notes")}
+        rest = {field: about[field] for field in ("off_bytes", "decisions", "kernels", "notes", "longest")}
         return Traced(program, Family(**family), Point(*proof), **rest)  # type: ignore[arg-type]
     except (KeyError, TypeError):
         return None
@@ -316,7 +319,10 @@ def _off(program: Program, p: Point, recording: Recording) -> int:
     """
     ids, amounts, base = program.events(p)
     born: dict[int, int] = {}
-    predicted = [born.setdefault(name, size) if name not in born else -born[name] for name, size in zip(ids, amounts, strict=True)]
+    predicted = []
+    for name, size in zip(ids, amounts, strict=True):
+        predicted.append(-born[name] if name in born else size)
+        born.setdefault(name, size)
     sizes = [a.bytes for a in recording.allocations]
     traced = [sizes[event - 1] if event > 0 else -sizes[-event - 1] for event in recording.events]
     off = abs(Program.peak_bytes(replace(program, rounding=1), p) - recording.peak_bytes())

@@ -97,14 +97,16 @@ def which_tensors(size: int | str, s: Settings, recording: Recorded | None = Non
     """The tensors of these settings that a request of ``size`` can be: bytes, or text such as ``16.00 GiB``.
 
     A text stands for all sizes that print so; the allocator may have rounded what was asked for to its segments.
-    SettingsError where the text is no size.
+    SettingsError where the text is no size, or neither numbers nor a recording say what tensors there are.
     """
+    if s.exact and s.exact.uncovered and recording is None:
+        raise SettingsError(f"--size: {s.exact.where}: no numbers describe this model; let it be traced")
     text = size if isinstance(size, str) else f"{size} bytes"
     asked = parse_size(text)
     if asked is None or asked <= 0:
         raise SettingsError(f"--size: {text!r:.60} is no size; give one as the message prints it, such as 16.00 GiB")
     low, high = printed_range(asked, text)
-    tried = _of(s)
+    tried = [] if s.exact and s.exact.uncovered else _of(s)
     found = weigh(asked, tried, text)
     matches = tuple(
         Match(one.tensor, _symbols(one.shape), one.size_bytes, _WHAT[one.tensor], how, asked - one.size_bytes)

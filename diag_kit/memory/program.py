@@ -165,7 +165,8 @@ class Program:
                 count += 1
             else:
                 alike = (held for held in alive.values() if held and amounts[held[-1][1]] == sizes[size])
-                stack = alive.get(key) or next(alike)
+                if not (stack := alive.get(key) or next(alike, [])):
+                    raise NotPolynomialError("something dies that was never born")
                 ids.append(stack.pop()[0])
                 amounts.append(0)
             base += place == 0

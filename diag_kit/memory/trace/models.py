@@ -26,6 +26,10 @@ _TASK_NOTES = {
 }
 
 
+MOST_LAYERS = 2_000
+"""Building more, even without memory, would take minutes."""
+
+
 @dataclass
 class Job:
     """A training step that can be run, on fake tensors or on real ones.
@@ -81,6 +85,8 @@ def _build(settings: Settings, layers: int | None) -> Job:
     if plan.task == "sequence-classification" and plan.config.get_text_config().pad_token_id is None:
         plan.config.get_text_config().pad_token_id = 0
     full = configs.depth(plan.config)
+    if full and full > MOST_LAYERS:
+        raise SettingsError(f"settings.model: {full} layers are too many to build; settings.method formula takes them")
     with _told(settings, plan):
         whole = configs.on_meta(plan)
     period = configs.period(whole, full) if full else None
