@@ -2,8 +2,8 @@
 
 A program covers one family: one micro-batch or more, accumulating or not, lengths to one side of the model's attention
 window. It is compiled from traces of a few layers and proven by one more, at the batch and length that were asked for
-and one more layer, whose allocations and peak it must give exactly. Where they are not given, the whole depth is traced; where that is no polynomial either, the point
-itself.
+and one more layer, whose allocations and peak it must give exactly. Where they are not given, the whole depth is
+traced; where that is no polynomial either, the point itself.
 """
 
 from __future__ import annotations

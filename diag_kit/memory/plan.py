@@ -135,8 +135,8 @@ def combinations(
     don't fit, no part of them is tried.
 
     ``enough`` are looked for, with ``most`` evaluations of the engine (2,000 closed forms, 24 traces). ``guide`` is a
-    cheap engine whose prediction decides what a costly one is asked; None asks it for all. ``answer``: the estimate that
-    says whether the run fits, where another engine than this one made it.
+    cheap engine whose prediction decides what a costly one is asked; None asks it for all.
+    ``answer``: the estimate that says whether the run fits, where another engine than this one made it.
     """
     engine = engine or FORMULAS
     most = _MOST.get(engine.method, 24) if most is None else most
