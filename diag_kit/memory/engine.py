@@ -49,6 +49,10 @@ class Traces:
 
         return peak_bytes(*self.traced(s), s)
 
+    def longest(self, s: Settings) -> int | None:
+        """The most tokens that the model has positions for; None without a limit."""
+        return self.traced(s)[0].longest
+
     def has(self, s: Settings) -> bool:
         """Whether these settings are answered at once, by a program in memory or a kept one: without a trace."""
         try:

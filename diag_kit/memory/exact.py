@@ -125,6 +125,10 @@ class Exact:
             if traced.off_bytes is not None and not self._own_code:
                 kept.save(self._name(p), traced.program, traced.about())
             self.programs[traced.family] = traced
+        if traced.longest and p.seq_len > traced.longest:  # polynomials would go on where the model can't
+            raise SettingsError(
+                f"settings.seq_len: {p.seq_len} tokens, and the model has {traced.longest} learned positions; lower it"
+            )
         return traced, p
 
     def knows(self, s: Settings) -> bool:
@@ -252,7 +256,8 @@ class Exact:
 
     def _with_proof(self, program: Program, family: Family, at: Point, r: Recording, off: int | None) -> Traced:
         decisions, kernels = [tuple(d) for d in r.decisions], [tuple(k) for k in r.kernels]
-        return Traced(program, family, at, off, decisions, kernels, list(r.notes))  # type: ignore[arg-type]
+        longest = next(iter(self._sessions.values())).job.longest
+        return Traced(program, family, at, off, decisions, kernels, list(r.notes), longest=longest)  # type: ignore[arg-type]
 
     def _depths(self, family: Family, p: Point) -> tuple[int | None, int | None, int | None]:
         """Layers of the shallow, the deep and the proving stack; None for the whole, or for none shallow."""
@@ -313,7 +318,7 @@ def _recalled(name: str) -> Traced | None:
 
 
 def _off(program: Program, p: Point, recording: Recording) -> int:
-    """By how much the peak is off, before rounding; at least 1 where the bytes alive differ after any birth of the step.
+    """By how much the peak is off, before rounding; at least 1 where the bytes alive differ after any birth in it.
 
     What is alive before the step is compared in sum: its order means nothing.
     """

@@ -341,6 +341,8 @@ def largest(s: Settings, name: str, engine: Engine | None = None, answer: Estima
     if engine is None or engine.method == "formula":
         best = min((_root(a - limit, b, c) for a, b, c in quadratics(s, name)), default=math.inf)
         return int(min(best, most)) if 1 <= best < math.inf else None
+    if name == "seq_len" and hasattr(engine, "longest"):
+        most = engine.longest(s) or most
     return longest_that(lambda n: engine.peak_bytes(s.with_(**{name: n})) <= limit, most) or None
 
 

@@ -269,6 +269,12 @@ def _model(model: Mapping[str, Any], folder: Path | None) -> tuple[Architecture,
         config, where = read_hf_config(path), str(path)
     else:
         raise SettingsError(f"settings.model.hf_config: must be a path or an object, got {shown(given)}")
+    depths = {
+        name: config[name] for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if name in config
+    }
+    for name, depth in depths.items():
+        if isinstance(depth, int) and depth < 1:
+            raise SettingsError(f"settings.model.hf_config: {where} states {name} {depth}; it must be at least 1")
     try:
         text = json.dumps(config, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as e:

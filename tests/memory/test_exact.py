@@ -197,3 +197,14 @@ def test_layers_that_repeat_are_not_built(monkeypatch):
     traced, p = Exact(s).at(s)
     assert traced.off_bytes == 0 and p == Point(1, 1024, 100, 1)
     assert max(layers or 1000 for layers in built) <= 4
+
+
+def test_no_polynomial_goes_on_where_the_model_ends():
+    """Beyond its learned positions a model has no step: one line, and the largest length stops there."""
+    from diag_kit.memory.plan import largest
+
+    s = settings(model={"hf_config": SHORT_BERT}, micro_batch=3, seq_len=96, capacity_bytes=64 << 30)
+    traces = engine.Traces()
+    assert largest(s, "seq_len", traces) == 128
+    with pytest.raises(SettingsError, match="128 learned positions"):
+        traces.peak_bytes(s.with_(seq_len=129))

@@ -150,7 +150,7 @@ class Costly:
         self.asked = []
 
     def estimate(self, s):
-        return estimate(s)
+        return replace(estimate(s), method=self.method)
 
     def peak_bytes(self, s):
         self.asked.append(s)
@@ -335,5 +335,5 @@ def test_a_plan_is_one_json_document():
     """Remedies, combinations, largest shapes and what the search cost, ready for ``json.dumps``."""
     document = json.loads(json.dumps(plan(TIGHT[3])))
     assert document["combinations"][0]["members"] == ["selective-checkpointing", "shard"]
-    assert document["searched"]["complete"] and set(document["largest"]) == {"seq_len", "micro_batch", "pairs"}
+    assert document["searched"]["complete"] and set(document["largest"]) == {"seq_len", "micro_batch", "pairs", "method"}
     assert {"pytorch"} <= set(document["combinations"][0]["code"])

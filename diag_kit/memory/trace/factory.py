@@ -216,6 +216,10 @@ class _OneDevice(TorchFunctionMode):
             )
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:  # .to(rank)
+            args = (args[0], torch.device("cpu"), *args[2:])
+        if type((kwargs or {}).get("device")) is int:
+            kwargs = {**(kwargs or {}), "device": torch.device("cpu")}
         if func is torch.device:  # with a number for "cuda" too: the CPU has but one
             named = [*args, *(kwargs or {}).values()][0]
             return (

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .recording import BASE, Allocation, Decision, Mark, Recording
 
 _ASKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default}
-_NO = frozenset("any isnan isinf zeros zeros_like zero_ ne lt gt".split())
+_NO = {"any", "isnan", "isinf", "zeros", "zeros_like", "zero_", "ne", "lt", "gt"}
 """Operators whose result, asked for its value, is taken as 0: in a healthy run nothing is masked or overflows."""
 
 
