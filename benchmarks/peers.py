@@ -19,6 +19,7 @@ not installed keeps the answers in the file, which were given by the version nam
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import statistics
@@ -31,12 +32,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from closed_forms import PEAKS
-from closed_forms import rows as published_rows
 
 from diag_kit.memory.settings import Settings
 
 DATA = Path(__file__).parents[1] / "data" / "measured"
 OUT, CPU = DATA / "peers.json", DATA / "cpu_profiler.json"
+RESTATED = "restated"
 WIDTH = {"fp32": 4, "amp-bf16": 4, "amp-fp16": 4, "bf16": 2, "fp16": 2}
 
 
@@ -46,10 +47,20 @@ class Declined(Exception):  # noqa: N818 (an answer, no error)
 
 @dataclass(frozen=True)
 class Question:
-    """Settings, and what is compared: ``allocated`` bytes of the program, or what the ``device`` shows."""
+    """Settings as a document, and what is compared: ``allocated`` bytes of the program, or what the ``device`` shows."""
 
-    settings: Settings
+    document: dict[str, Any]
     compared: str = "allocated"
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return Settings.from_json(self.document)
+
+    @property
+    def digest(self) -> str:
+        """Tells documents apart."""
+        return hashlib.sha256(json.dumps(self.document, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def decoder(self) -> Settings:
@@ -121,6 +132,8 @@ def megatron(q: Question) -> int:
     """18 bytes a parameter of the fullest shard, 10 + 24/t bytes a hidden value and layer, 5 % on top."""
     s = q.decoder
     m, p = s.model, s.parallelism
+    if p.strategy in ("fsdp", "zero2", "zero3"):
+        raise Declined("knows no sharded weights")
     norm = 1 if m.gated_ffn else 2
     ratio = m.heads * m.head_dim / m.hidden
     attention = 2 * m.hidden**2 * (1 + m.kv_heads / m.heads) * ratio
@@ -248,10 +261,10 @@ PEERS: dict[str, tuple[Callable[[Question], int], str]] = {
 
 
 def installed(name: str) -> str | None:
-    """Version of what a peer needs; ``restated`` where it needs nothing; None where it is not installed."""
+    """Version of what a peer needs; ``RESTATED`` where it needs nothing; None where it is not installed."""
     package = PEERS[name][1]
     try:
-        return version(package) if package else "restated"
+        return version(package) if package else RESTATED
     except PackageNotFoundError:
         return None
 
@@ -267,10 +280,11 @@ def answer(name: str, q: Question) -> int | str:
 def questions() -> Iterator[tuple[str, str, Question, int]]:
     """(kind, id, question, true bytes) of every row: the CPU configurations, then the published peaks."""
     for name, case in json.loads(CPU.read_text(encoding="utf-8"))["cases"].items():
-        yield "cpu", name, Question(Settings.from_json(case["settings"])), case["peak_bytes"]
-    for row in published_rows(PEAKS):
-        compared = "allocated" if row.metric == "max_allocated" else "device"
-        yield "published", row.id, Question(row.settings, compared), row.published_bytes
+        yield "cpu", name, Question(case["settings"]), case["peak_bytes"]
+    with PEAKS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            compared = "allocated" if row["metric"] == "max_allocated" else "device"
+            yield "published", row["id"], Question(json.loads(row["settings"]), compared), int(row["value_bytes"])
 
 
 def held() -> dict[str, Any]:
@@ -279,22 +293,18 @@ def held() -> dict[str, Any]:
     return json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {"versions": {}, "rows": {}}
 
 
-def digest(s: Settings) -> str:
-    """Tells settings apart."""
-    return hashlib.sha256(json.dumps(s.to_json(), sort_keys=True).encode()).hexdigest()[:12]
-
-
 def asked(again: bool) -> Iterator[tuple[str, str, int, dict[str, int | str | None]]]:
     """(kind, id, true bytes, answers by peer) of every row; what the file holds of the same version is not asked again."""
     kept = held()
     ready = {name: installed(name) for name in PEERS}
     for kind, id_, q, true in questions():
         old = kept["rows"].get(id_, {})
-        same = old.get("settings") == digest(q.settings)
+        same = old.get("settings") == q.digest
         answers: dict[str, int | str | None] = {}
         for name in PEERS:
             known = old.get("answers", {}).get(name) if same else None
-            if ready[name] and (known is None or again or kept["versions"].get(name) != ready[name]):
+            stale = ready[name] == RESTATED or kept["versions"].get(name) != ready[name]
+            if ready[name] and (known is None or again or stale):
                 known = answer(name, q)
             answers[name] = known
         yield kind, id_, true, answers
@@ -315,7 +325,7 @@ def main() -> None:
     versions = {name: installed(name) or kept.get(name) for name in PEERS}
     for name in PEERS:
         print(f"{name:13} {installed(name) or f'not installed; what {versions[name]} said is in {OUT.name}'}")
-    digests = {id_: digest(q.settings) for _, id_, q, _ in questions()}
+    digests = {id_: q.digest for _, id_, q, _ in questions()}
     errors: dict[tuple[str, str], list[float]] = {}
     reasons: dict[str, set[str]] = {name: set() for name in PEERS}
     rows = {}

@@ -7,8 +7,9 @@
     python benchmarks/published.py --only fms-        # rows whose id begins so
 
 Strata: trained whole or by LoRA, with or without checkpointing, eager attention or a fused kernel, 4-bit base or not;
-rows whose settings are all stated and that are allocated bytes first, the rest apart. One publisher's T4 holds most
-rows, so the strata are told and not only the whole. No row is fitted. Why a row is off stands in the file's column
+rows whose settings are all stated and that are allocated bytes first, the rest apart, and those apart that ran other
+code than transformers'. One publisher's T4 holds most rows, so the strata are told and not only the whole. No row is
+fitted. Why a row is off stands in the file's column
 ``reason``, where it is established.
 """
 
@@ -39,6 +40,8 @@ from diag_kit.units import gib
 
 TRACED = PEAKS.with_name("published_traced.json")
 MUST_EXPLAIN = 0.08
+OTHER_CODE = ("litgpt's own model code", "own fused kernels", "Megatron-LM")
+"""Groups of rows that were measured on other model code than transformers', which is what is traced."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Told:
             "eager" if s.attention == "eager" else "fused",
             *(["4-bit base"] if s.base_quantization else []),
         ]
-        return ("" if self.complete else "other: ") + ", ".join(words)
+        kind = "other code: " if self.row.group in OTHER_CODE else "" if self.complete else "other rows: "
+        return kind + ", ".join(words)
 
     @property
     def unexplained(self) -> bool:

@@ -64,6 +64,16 @@ RETRACED = (
 """A third of the recorded configurations: each architecture, and each feature, at least once."""
 
 
+STRATA = {
+    # of rows whose settings are all stated, in allocated bytes, of transformers' code: (rows, median error, largest)
+    "LoRA, checkpointing, eager": (7, 0.002, 0.005),
+    "LoRA, checkpointing, eager, 4-bit base": (20, 0.005, 0.015),
+    "LoRA, checkpointing, fused": (8, 0.002, 0.01),
+    "LoRA, checkpointing, fused, 4-bit base": (21, 0.005, 0.09),
+    "full training, checkpointing, fused": (1, 0.01, 0.01),
+}
+
+
 @pytest.mark.parametrize("name", NOW)
 def test_a_real_step_needs_what_its_trace_says(name):
     """A step run now on tensors that hold memory peaks within 0.05 % of its trace."""
@@ -100,3 +110,34 @@ def test_every_configuration_is_recorded():
     settings = [case["settings"] for case in RECORDED.values()]
     assert len(settings) >= 20
     assert len({s["model"]["hf_config"]["model_type"] for s in settings}) >= 5
+
+
+def test_published_peaks_by_stratum():
+    """What was traced of published rows, as the file has it, lies within each stratum's recorded bounds: medians far below
+    2 %, and no row off by more than 8 % without its reason beside it."""
+    table = list(published.told(recorded=True))
+    found = published.strata([t for t in table if t.complete and t.row.group not in published.OTHER_CODE])
+    assert {name: count for name, (count, *_) in found.items()} == {name: count for name, (count, *_) in STRATA.items()}
+    for name, (_, median, largest) in STRATA.items():
+        assert found[name][1] <= median, name
+        assert found[name][2] <= largest, name
+    assert not [t.row.id for t in table if t.complete and t.unexplained]
+
+
+def test_a_published_row_is_traced_as_recorded():
+    """One row traced now gives the bytes and the moment that the file holds."""
+    row = next(t.row for t in published.told("fc-smollm2-135m-fp16-sdpa-bs2", recorded=True))
+    assert list(published.trace(row)) == json.loads(published.TRACED.read_text(encoding="utf-8"))[row.id]
+
+
+def test_what_peers_said_is_kept():
+    """Each row has the answer of every peer, bytes or a reason, given to its present settings; formulas are restated so
+    that they answer the same now."""
+    kept = published.peers.held()["rows"]
+    for _, name, question, _ in published.peers.questions():
+        assert kept[name]["settings"] == question.digest, name
+        for peer in published.peers.PEERS:
+            said = kept[name]["answers"][peer]
+            assert isinstance(said, int | str), (name, peer)
+            if peer in ("Megatron-LM", "train_memory", "EleutherAI"):
+                assert published.peers.answer(peer, question) == said, (name, peer)
