@@ -138,9 +138,12 @@ def install(tier, over):
     say("installing the build tools")
     pip(*pinned, *BUILD_TOOLS)
     if tier == "test":
-        torch = next(line for line in LOCK.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+        locked = LOCK.read_text(encoding="utf-8").splitlines()
+        torch = next(line for line in locked if line.startswith("torch=="))
+        transformers = next(line for line in locked if line.startswith("transformers=="))
         say("installing {}: the largest part, a few minutes".format(torch.split()[0].replace("==", " ")))
         pip(*pinned, *shlex.split(os.environ.get("TORCH_ARGS", "")), torch)
+        pip(*pinned, transformers)
     say("installing JupyterLab, {}and diag-kit itself".format("the test tools " if tier == "test" else "plotly "))
     pip(*pinned, "--no-build-isolation", "-e", project)
     accelerate(tier, *pinned, "--no-build-isolation")

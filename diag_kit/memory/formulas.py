@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -98,6 +99,15 @@ def quadratics(s: Settings, name: str) -> list[tuple[float, float, float]]:
         b = y2 - y1 - 3 * c
         found.add((y1 - b - c, b / unit, c / unit**2))
     return [p for p in found if not any(q != p and all(x >= y for x, y in zip(q, p, strict=True)) for q in found)]
+
+
+def largest_root(a: float, b: float, c: float) -> float:
+    """The largest x with a + b·x + c·x² ≤ 0, for b and c not negative; -1 where there is none."""
+    if a > 0:
+        return -1
+    if c > 0:
+        return math.floor((math.sqrt(b * b - 4 * a * c) - b) / (2 * c))
+    return math.floor(-a / b) if b > 0 else math.inf
 
 
 def device_limit(s: Settings) -> float:

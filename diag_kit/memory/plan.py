@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ..errors import SettingsError
 from .estimates import Estimate
-from .formulas import device_limit, estimate, peak_bytes, quadratics
+from .formulas import device_limit, estimate, largest_root, peak_bytes, quadratics
 from .remedies import CATALOG, OFFLOAD, SEGMENTS, Change
 from .settings import Settings
 
@@ -339,7 +339,7 @@ def largest(s: Settings, name: str, engine: Engine | None = None, answer: Estima
         return None
     most = (name == "seq_len" and s.model.positions) or LONGEST
     if engine is None or engine.method == "formula":
-        best = min((_root(a - limit, b, c) for a, b, c in quadratics(s, name)), default=math.inf)
+        best = min((largest_root(a - limit, b, c) for a, b, c in quadratics(s, name)), default=math.inf)
         return int(min(best, most)) if 1 <= best < math.inf else None
     if name == "seq_len" and hasattr(engine, "longest"):
         most = engine.longest(s) or most
@@ -395,12 +395,3 @@ def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
         return ask(*arguments)
     except SettingsError:
         return otherwise
-
-
-def _root(a: float, b: float, c: float) -> float:
-    """The largest x with a + b·x + c·x² ≤ 0, for b and c not negative; -1 where there is none."""
-    if a > 0:
-        return -1
-    if c > 0:
-        return math.floor((math.sqrt(b * b - 4 * a * c) - b) / (2 * c))
-    return math.floor(-a / b) if b > 0 else math.inf

@@ -146,6 +146,7 @@ def test_progress_is_a_line_and_a_bar_and_another_family_takes_its_place(monkeyp
     """Three of seven traces are told; a second request for the same is none, for another ends the first; what fails is
     told once and not begun again.
     """
+    pytest.importorskip("transformers")
     monkeypatch.setattr(answers, "Background", Told)
     view = view_of(SMALL)
     view.engine.button.click()
@@ -172,6 +173,7 @@ def test_progress_is_a_line_and_a_bar_and_another_family_takes_its_place(monkeyp
 
 def test_nothing_is_traced_before_the_what_if_is_touched(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening evidence starts no process; a control that a person moved does, once it rests on a kernel's loop."""
+    pytest.importorskip("transformers")
     monkeypatch.setattr(answers, "Background", Told)
     monkeypatch.setattr("diag_kit.workbook.what_if_view.REST_SECONDS", 0.05)
 
