@@ -181,7 +181,7 @@ class Exact:
 
     def _windowed(self, p: Point) -> bool:
         window = self._window()
-        return window is not None and p.seq_len > window
+        return window is not None and p.seq_len >= window
 
     def _window(self) -> int | None:
         config = self.s.exact.config if self.s.exact else None
@@ -272,8 +272,9 @@ class Exact:
     def _lengths(self, family: Family) -> tuple[list[int], list[int]]:
         """Lengths of the grid, multiples of what kernels pad to, and others that are not."""
         longest = self._session(2).job.longest if layers_of(self.s) is not None else self._session(None).job.longest
-        start = -(-(self._window() or 0) // LENGTH_UNIT) * LENGTH_UNIT if family.windowed else 0
-        room = (longest or 1 << 30) - start
+        window = self._window() or 1 << 30
+        start = -(-window // LENGTH_UNIT) * LENGTH_UNIT if family.windowed else 0
+        room = min(longest or 1 << 30, 1 << 30 if family.windowed else window - 1) - start
         unit = next((u for u in (LENGTH_UNIT, 64, 32) if 9 * u <= room), 0)
         a, b, c = (5, 7, 9) if unit else (2, 3, 4)
         unit = unit or max(room // 32 * 8, 8)

@@ -44,7 +44,8 @@ def settings(**document) -> Settings:
         ({"micro_batch": 2, "grad_accum": 2, "precision": "amp-bf16"}, [(5, 777, 6, 2), (3, 200, 4, 5)]),
         ({"micro_batch": 2, "grad_accum": 3, "backward": "deferred", "device": "cpu"}, [(4, 100, 5, 4), (2, 777, 7, 2)]),
         ({"model": GPT, "micro_batch": 4, "attention": "eager", "checkpointing": "full"}, [(2, 500, 6, 1), (7, 129, 4, 1)]),
-        ({"model": {"hf_config": WINDOWED}, "micro_batch": 2, "seq_len": 1500, "gpu": "T4"}, [(3, 2000, 6, 1)]),
+        ({"model": {"hf_config": WINDOWED}, "micro_batch": 2, "seq_len": 1500, "gpu": "T4"}, [(3, 2000, 6, 1), (2, 1024, 7, 1)]),
+        ({"model": {"hf_config": WINDOWED}, "seq_len": 500}, [(1, 600, 6, 1), (1, 1023, 7, 1)]),
         ({"model": {"hf_config": SHORT_BERT}, "micro_batch": 3, "seq_len": 96}, [(5, 128, 6, 1), (2, 40, 4, 1)]),
     ],
 )
@@ -138,7 +139,7 @@ def test_moving_a_number_traces_nothing(monkeypatch):
     [
         ({"parallelism": {"strategy": "megatron", "world_size": 4, "tensor": 2}}, ["tensor", "formula"]),
         ({"model": {"hf_config": {"model_type": "nonesuch"}}}, ["nonesuch"]),
-        ({"model": {"hf_config": {**WINDOWED, "num_attention_heads": 5}}}, ["heads", "configuration"]),
+        ({"model": {"hf_config": {**WINDOWED, "num_attention_heads": 5}}, "seq_len": 512}, ["heads", "configuration"]),
         ({"model": {"hf_config": {**SHORT_BERT}}, "seq_len": 4096}, ["seq_len", "128"]),
         ({"model": {"factory": "no_such_module:build"}}, ["no_such_module"]),
     ],
