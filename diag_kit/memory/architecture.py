@@ -52,6 +52,8 @@ _NAMES = {
     "vocab": ("vocab_size",),
     "positions": ("max_position_embeddings", "n_positions", "n_ctx"),
 }
+DEPTHS = _NAMES["n_layers"]
+"""What configurations call the number of layers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .program import ROUNDING, NotPolynomialError, Point, Program, Segment, Step, grouped
 from .terms import CATEGORIES
-from .trace.recording import Mark, Move, Recording, segments
+from .trace.recording import Mark, Move, Recording, any_layer, segments
 
 PADS = (1, 8, 16, 32, 64, 128, 256)
 """Multiples that kernels pad a length to: masks to 8 elements, log-sum-exp to 32, flash's accumulator to 128."""
@@ -59,7 +59,7 @@ def compile_program(
         booked, made = [], []
         for move in moves:
             own, shape = reference.allocations[move.place], shapes[move.place]
-            name = f"{own.op} in {_any_layer(own.module)}" if own.module else own.op
+            name = f"{own.op} in {any_layer(own.module)}" if own.module else own.op
             column = columns.setdefault((shape, move.category), len(columns))
             if column == len(examples):
                 examples.append(name)
@@ -85,10 +85,6 @@ def compile_program(
         steps=steps,
         rounding=rounding,
     )
-
-
-def _any_layer(module: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
 def _same(cut: Cut, others: Iterable[Cut]) -> None:
@@ -211,7 +207,7 @@ def _repeated(deep: Cut, recording: Recording, flat: Cut, shallow: Recording) ->
 def _tokens(moves: Iterable[Move], recording: Recording) -> Iterator[Token]:
     for move in moves:
         own = recording.allocations[move.place]
-        yield Token(move.sign, move.category, own.bytes, f"{own.op} {_any_layer(own.module)}", own.phase)
+        yield Token(move.sign, move.category, own.bytes, f"{own.op} {any_layer(own.module)}", own.phase)
 
 
 def _insertions(short: list[Token], long: list[Token], phase: str) -> list[tuple[int, int]]:

@@ -42,6 +42,14 @@ def check_whole(name: str, value: Any, least: int, most: int = MOST_COUNT) -> No
         raise SettingsError(f"settings.{name}: must be a whole number from {least} to {most}, got {shown(value)}")
 
 
+def check_length(seq_len: int, longest: int | None) -> None:
+    """SettingsError where a sequence has more tokens than the model has learned positions (None: no limit)."""
+    if longest and seq_len > longest:
+        raise SettingsError(
+            f"settings.seq_len: {seq_len} tokens, and the model has {longest} learned positions; lower it"
+        )
+
+
 def shown(value: Any) -> str:
     """A wrong value for an error's line: cut where it is long, and never more digits than Python would print."""
     if isinstance(value, int) and abs(value) > MOST_BYTES:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingsError, UnshardableError
 from . import formulas
-from .estimates import Estimate, Lead
+from .estimates import Estimate, Lead, Progress
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .exact import Exact, Traced
     from .program import Point
 
-Progress = Callable[[str, int, int], None]
 MOST_MODELS = 32
 """Models whose programs stay in memory."""
 
@@ -156,17 +155,10 @@ def engine(s: Settings, on_progress: Progress | None = None) -> Traces | None:
     if absent and needs:
         what = s.exact.where if s.exact and s.exact.uncovered else "settings.method trace"
         raise SettingsError(f"{what}: needs {absent}, which is not installed; pip install 'diag-kit[torch]'")
-    try:
-        from .exact import refuse  # numpy, too, may be absent
-    except ImportError:
-        return None
-    try:
-        refuse(s)
-    except SettingsError:
-        if needs:
-            raise
-        return None
-    if absent:
+    why = refusal(s)
+    if why and needs:
+        raise SettingsError(why)
+    if why or absent:
         return None
     _TRACES.on_progress = on_progress
     return _TRACES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +10,8 @@ from .settings import Settings
 from .terms import Term
 
 SCHEMA = "diag_kit.estimate/1"
+Progress = Callable[[str, int, int], None]
+"""Told what is traced, how many traces are done and how many are meant to be."""
 PHASES = ("forward", "loss", "backward", "optimizer", "eval", "checkpoint")
 
 

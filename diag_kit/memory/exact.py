@@ -9,14 +9,16 @@ traced; where that is no polynomial either, the point itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingsError
 from . import kept
+from .architecture import DEPTHS
 from .compiling import compile_program
+from .documents import check_length
+from .estimates import Progress
 from .program import ROUNDING, NotPolynomialError, Point, Program
 from .settings import Settings
 from .sharing import by_trace
@@ -25,14 +27,10 @@ if TYPE_CHECKING:
     from .trace.recording import Recording
     from .trace.step import Session
 
-Progress = Callable[[str, int, int], None]
-"""Told what is traced, how many traces are done and how many are meant to be."""
 LENGTH_UNIT = 128
 """Grid lengths are 5, 7 and 9 of these: multiples of what kernels pad to, and no usual width of a head."""
 MOST_WHOLE = 16
 """Layers of a stack that is traced whole, at several lengths, where its depth can't be told from that of a part."""
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_POINT = ("micro_batch", "seq_len", "grad_accum", "capacity_bytes", "method", "gpu")
 
 
 @dataclass(frozen=True)
@@ -125,10 +123,7 @@ class Exact:
             if traced.off_bytes is not None and not self._own_code:
                 kept.save(self._name(p), traced.program, traced.about())
             self.programs[traced.family] = traced
-        if traced.longest and p.seq_len > traced.longest:  # polynomials would go on where the model can't
-            raise SettingsError(
-                f"settings.seq_len: {p.seq_len} tokens, and the model has {traced.longest} learned positions; lower it"
-            )
+        check_length(p.seq_len, traced.longest)  # polynomials would go on where the model can't
         return traced, p
 
     def knows(self, s: Settings) -> bool:
@@ -351,7 +346,7 @@ def layers_of(s: Settings) -> int | None:
     if s.exact is None:
         return s.model.n_layers
     config: dict[str, Any] = s.exact.config or {}
-    found = next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+    found = next((config[name] for name in DEPTHS if isinstance(config.get(name), int)), None)
     return found if not isinstance(config.get("text_config"), dict) else None
 
 
@@ -362,11 +357,11 @@ def identity(s: Settings) -> str:
 
 @lru_cache(256)
 def _identity(s: Settings) -> str:
-    document = {name: value for name, value in s.to_json().items() if name not in _POINT}
+    document = s.to_json()
     model = dict(document["model"])
     config = model.get("hf_config", model)
     if isinstance(config, dict) and not config.get("layer_types"):
-        config = {name: value for name, value in config.items() if name not in _DEPTHS}
+        config = {name: value for name, value in config.items() if name not in DEPTHS}
         model = {"hf_config": config} if "hf_config" in model else config
     gpu = None if s.device == "cpu" else s.gpu
     return json.dumps({**document, "model": model, "gpu": gpu}, sort_keys=True, default=str)

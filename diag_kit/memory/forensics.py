@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import SettingsError
 from ..evidence.decode import Candidate, candidates, implied, printed_range, says_nothing, weigh
@@ -13,6 +12,7 @@ from ..units import MIB, format_bytes, parse_size
 from .precision import widths
 from .settings import Settings
 from .states import share
+from .trace.recording import Recording, any_layer
 
 _WHAT = {
     "logits": "logits of one micro-batch, or their gradient",
@@ -26,25 +26,6 @@ _WHAT = {
 }
 _SMALL, _LARGE = 512, 2 * MIB
 SHOWN = 12
-
-
-class Traced(Protocol):
-    """What is read of a recording's allocation."""
-
-    bytes: int
-    op: str
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-    phase: str
-
-
-class Recorded(Protocol):
-    """A recording: the allocations of a step of these settings."""
-
-    @property
-    def allocations(self) -> Iterable[Any]:
-        """Each as `Traced`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +74,7 @@ class Forensics:
         return asdict(self)
 
 
-def which_tensors(size: int | str, s: Settings, recording: Recorded | None = None) -> Forensics:
+def which_tensors(size: int | str, s: Settings, recording: Recording | None = None) -> Forensics:
     """The tensors of these settings that a request of ``size`` can be: bytes, or text such as ``16.00 GiB``.
 
     A text stands for all sizes that print so; the allocator may have rounded what was asked for to its segments.
@@ -146,11 +127,11 @@ def _how(size: int, asked: int, low: int, high: int) -> str:
     return "rounded" if size <= high and -(-size // steps) * steps >= low else ""
 
 
-def _traced(recording: Recorded, asked: int, low: int, high: int) -> tuple[Match, ...]:
+def _traced(recording: Recording, asked: int, low: int, high: int) -> tuple[Match, ...]:
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for one in recording.allocations:
         if how := _how(one.bytes, asked, low, high):
-            module = re.sub(r"(?<![^.])\d+(?![^.])", "*", one.module)
+            module = any_layer(one.module)
             key = (one.op, module, tuple(one.shape), one.dtype, one.bytes, how)
             groups.setdefault(key, []).append(one.phase)
     ranked = sorted(groups.items(), key=lambda item: (abs(asked - item[0][4]), -len(item[1]), item[0][:2]))

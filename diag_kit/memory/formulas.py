@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 from ..errors import SettingsError
@@ -99,6 +100,23 @@ def quadratics(s: Settings, name: str) -> list[tuple[float, float, float]]:
         b = y2 - y1 - 3 * c
         found.add((y1 - b - c, b / unit, c / unit**2))
     return [p for p in found if not any(q != p and all(x >= y for x, y in zip(q, p, strict=True)) for q in found)]
+
+
+def textbook(s: Settings, length: int) -> int:
+    """Weights, gradients and optimizer state as they stay, and 34·s·b·h + 5·a·s²·b for each layer.
+
+    The formula of Korthikanti and others (2022, arXiv:2205.05198, equation 1): activations in 16 bits, attention scores
+    in memory, no checkpointing, no logits.
+    """
+    m, b = s.model, s.micro_batch
+    layer = 34 * length * b * m.hidden + 5 * m.heads * length * length * b
+    return _states(s.with_(seq_len=1, micro_batch=1)) + m.n_layers * layer
+
+
+@lru_cache(64)
+def _states(s: Settings) -> int:
+    now = estimate(s)
+    return now.steady_state_bytes + max(moment.by_category["gradients"] for moment in now.timeline)
 
 
 def largest_root(a: float, b: float, c: float) -> float:

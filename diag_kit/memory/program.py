@@ -48,10 +48,10 @@ class Segment:
 
 @dataclass
 class Program:
-    """The moments of one optimizer step. Arrays are (moments × sizes) counts; see ``bytes_at`` for what they mean.
+    """The moments of one optimizer step. Arrays are (moments × sizes) counts.
 
     Attributes:
-        shallow, period: depths covered are ``shallow`` and any multiple of ``period`` more; period 0: that depth only.
+        shallow, period: depths covered are ``shallow`` and 1, 2, 3, … times ``period`` more; period 0: that depth only.
         coefficients: (sizes × 6) of the monomials. pads: multiple to which each size rounds the length up; mixed: only
             one of its two lengths. examples: "operator in module" that first made each size.
         category: index in ``CATEGORIES`` of each size.
@@ -142,9 +142,7 @@ class Program:
         self, p: Point, rows: Sequence[int] | NDArray[np.int64], scale: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
         """(rows × categories) bytes at these moments."""
-        n, k = self._repeats(p)
-        c0, c1, k0, k1 = (counts[rows] for counts in self.counts)
-        alive = (c0 + n * c1 + k * (k0 + n * k1)) * self.sizes(p, scale)
+        alive = self._alive(*self._repeats(p))[rows] * self.sizes(p, scale)
         return np.stack([alive[:, self.category == c].sum(axis=1) for c in range(len(CATEGORIES))], axis=1)
 
     def events(self, p: Point, scale: NDArray[np.float64] | None = None) -> tuple[list[int], list[int], int]:
@@ -174,9 +172,7 @@ class Program:
 
     def alive(self, p: Point, row: int) -> NDArray[np.float64]:
         """How many of each size are alive at a moment."""
-        n, k = self._repeats(p)
-        c0, c1, k0, k1 = (counts[row] for counts in self.counts)
-        found: NDArray[np.float64] = c0 + n * c1 + k * (k0 + n * k1)
+        found: NDArray[np.float64] = self._alive(*self._repeats(p))[row]
         return found
 
     def formula(self, size: int) -> str:

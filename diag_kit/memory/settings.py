@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
-from .architecture import UNCOVERED, Architecture, from_hf_dict, from_numbers, read_hf_config
+from .architecture import DEPTHS, UNCOVERED, Architecture, from_hf_dict, from_numbers, read_hf_config
 from .documents import MOST_BYTES, MOST_COUNT, check_whole, read_json, shown
 from .spelling import LOOKUP, bare, contract_word, number, word
 
@@ -269,11 +269,8 @@ def _model(model: Mapping[str, Any], folder: Path | None) -> tuple[Architecture,
         config, where = read_hf_config(path), str(path)
     else:
         raise SettingsError(f"settings.model.hf_config: must be a path or an object, got {shown(given)}")
-    depths = {
-        name: config[name] for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if name in config
-    }
-    for name, depth in depths.items():
-        if isinstance(depth, int) and depth < 1:
+    for name in DEPTHS:
+        if isinstance(depth := config.get(name), int) and depth < 1:
             raise SettingsError(f"settings.model.hf_config: {where} states {name} {depth}; it must be at least 1")
     try:
         text = json.dumps(config, sort_keys=True)

@@ -11,7 +11,19 @@ from ..beside import Comparison
 from ..checklist import heading
 from ..findings import Diagnosis, Finding
 from ..units import format_bytes
-from .words import arithmetic, beside_rows, clean, continued, coverage_text, family_text, is_command, place_text
+from .words import (
+    CLOSE,
+    FITS,
+    arithmetic,
+    beside_rows,
+    clean,
+    continued,
+    coverage_text,
+    family_text,
+    fit_of,
+    is_command,
+    place_text,
+)
 
 LABEL = 10
 SHOWN = 3
@@ -56,10 +68,14 @@ def render_estimate(document: Mapping[str, Any], *, width: int = 100) -> str:
     would make it fit; then lengths and size where the document of ``diag-kit estimate`` holds them.
     """
     page = _Page(max(width, NARROWEST), color=False)
-    fits = {True: "fits", False: "does not fit", None: "no capacity was given"}[document["fits"]]
+    capacity, band = document["settings"]["capacity_bytes"], document["band_bytes"]
+    fit = fit_of((band[0], band[1]), document["device_bytes"], capacity)
+    fits = {FITS: "fits", CLOSE: "fits, but for the upper end of its band", "": "no capacity was given"}.get(fit, fit)
+    engine = {"trace": "traced", "formula": "by closed forms"}[document["method"]]
     size = {name: format_bytes(value) for name, value in document.items() if name.endswith("_bytes") and name[0] != "b"}
-    low, high = (format_bytes(end) for end in document["band_bytes"])
-    page.field("peak", f"{size['peak_allocated_bytes']} allocated, in phase {document['peak_phase']}; {fits}")
+    low, high = (format_bytes(end) for end in band)
+    where = f"in phase {document['peak_phase']} ({engine})"
+    page.field("peak", f"{size['peak_allocated_bytes']} allocated, {where}; {fits}")
     page.field("device", f"about {size['device_bytes']}, between {low} and {high}")
     page.field("steady", f"{size['steady_state_bytes']} between steps")
     if document["headroom_bytes"] is not None:
@@ -91,16 +107,17 @@ def _plan_lines(page: _Page, document: Mapping[str, Any]) -> None:
         page.field("" if number else "would fit", told)
     if document["fits"] is False and not combinations:
         searched = document.get("searched", {}).get("most", 1)
-        none, unasked = "no up to three changes that are known here", "not searched: give --traced-remedies (minutes)"
+        none = "nothing: no three changes known here suffice together"
+        unasked = "not searched: give --traced-remedies (minutes)"
         page.field("would fit", none if searched else unasked)
     elif document["fits"] is None:
         best = sorted(document.get("remedies", ()), key=lambda one: -one["saves_bytes"])[:SHOWN]
         saved = "; ".join(f"{one['action']} {format_bytes(one['saves_bytes'])}" for one in best if one["saves_bytes"])
         page.field("saves", saved)
     length, batch, shape = largest.get("seq_len"), largest.get("micro_batch"), document["settings"]
-    said = [f"{length:,} tokens in batches of {shape['micro_batch']:,}"] if length else []
-    said += [f"{batch:,} sequences of {shape['seq_len']:,}"] if batch else []
-    page.field("largest", " or ".join(said))
+    said = [f"length {length:,} at batch {shape['micro_batch']:,}"] if length else []
+    said += [f"batch {batch:,} at length {shape['seq_len']:,}"] if batch else []
+    page.field("largest", "; ".join(said))
 
 
 def _length_lines(page: _Page, found: Mapping[str, Any]) -> None:

@@ -75,7 +75,8 @@ class Answers:
             traced, _ = self.traces.traced(s)
             named = next((n for n in traced.notes if n.startswith("Built from")), "")
             model = _class_of(s, named)
-            line = f"Exact: traced from {model}, self-check {traced.off_bytes or 0} bytes off"
+            check = "traced live" if traced.off_bytes is None else f"self-check {traced.off_bytes} bytes off"
+            line = f"Exact: traced from {model}, {check}"
             if b and busy:
                 line += f"; tracing {self._about(b.settings[min(b.at, len(b.settings) - 1)], s)} too"
             return Standing(True, line, busy=busy, done=b.done if b else 0, meant=b.meant if b else 0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..memory.activations import FUSED
 from ..memory.device import attention_kernel
 from ..memory.estimates import Lead
-from ..memory.formulas import device_limit, estimate, micro_step_curve, quadratics
+from ..memory.formulas import device_limit, micro_step_curve, quadratics, textbook
 from ..memory.plan import LONGEST, largest, longest_that
 from ..memory.settings import Settings
 from . import figures
@@ -137,20 +137,3 @@ def _formula(s: Settings, lengths: tuple[int, ...]) -> Shape:
     if limit < float("inf"):
         fits_to = longest_that(lambda n: peak(n) <= limit, LONGEST) or None
     return Shape(tuple(peak(n) for n in lengths), fits_to)
-
-
-def textbook(s: Settings, length: int) -> int:
-    """Weights, gradients and optimizer state as they stay, and 34·s·b·h + 5·a·s²·b for each layer.
-
-    The formula of Korthikanti and others (2022, arXiv:2205.05198, equation 1): activations in 16 bits, attention scores
-    in memory, no checkpointing, no logits.
-    """
-    m, b = s.model, s.micro_batch
-    layer = 34 * length * b * m.hidden + 5 * m.heads * length * length * b
-    return _states(s.with_(seq_len=1, micro_batch=1)) + m.n_layers * layer
-
-
-@lru_cache(64)
-def _states(s: Settings) -> int:
-    now = estimate(s)
-    return now.steady_state_bytes + max(moment.by_category["gradients"] for moment in now.timeline)

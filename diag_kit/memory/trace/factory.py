@@ -34,7 +34,7 @@ from .adapters import adapt
 from .configs import one_line
 from .optimizers import optimizer
 from .plain import autocast, plain_transformers
-from .remedies import checkpoint
+from .techniques import checkpoint
 
 MOST_REAL_BYTES = 1 << 30
 """How far the process may grow while a factory runs under fake tensors: room for imports, not for weights."""

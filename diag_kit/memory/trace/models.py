@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from ...errors import SettingsError
+from ..documents import check_length
 from ..settings import Settings
 from . import configs
 from .adapters import adapt
 from .optimizers import DTYPES, optimizer
 from .plain import autocast, plain_transformers
-from .remedies import checkpoint, fuse_loss
+from .techniques import checkpoint, fuse_loss
 
 _TASK_NOTES = {
     "image-classification": ("The length comes from the image size (224 where none is stated), not from seq_len.",),
@@ -208,10 +209,7 @@ def _batches(task: str, config: Any, model: torch.nn.Module) -> Callable[[int, i
             height, width = size if isinstance(size, list | tuple) else (size, size)
             pixels = torch.rand(micro_batch, config.num_channels, height, width)
             return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (micro_batch,))}
-        if longest and seq_len > longest:
-            raise SettingsError(
-                f"settings.seq_len: {seq_len} tokens, and the model has {longest} learned positions; lower it"
-            )
+        check_length(seq_len, longest)
         shape = (micro_batch, seq_len)
         ids = torch.randint(0, config.get_text_config().vocab_size, shape)
         given = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64)}

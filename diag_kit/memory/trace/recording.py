@@ -147,3 +147,8 @@ def _ordered(moves: list[Move]) -> Iterator[Move]:
             deaths.clear()
             yield move
     yield from sorted(deaths)
+
+
+def any_layer(module: str) -> str:
+    """A module's path with a * for each number: the same for all layers of a stack."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
