@@ -94,7 +94,7 @@ def render_estimate(document: Mapping[str, Any], *, width: int = 100) -> str:
     for number, said in enumerate(assumed[:3]):
         page.field("" if number else "assumed", said)
     if len(assumed) > 3:
-        page.field("", f"and {len(assumed) - 3} assumptions of single terms (--json lists them)")
+        page.field("", f"and {len(assumed) - 3} assumptions more (--json lists them)")
     return "\n".join(page.lines)
 
 
