@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from diag_kit.evidence.templates import Logs, template, versions
 from diag_kit.findings import Diagnosis
 from diag_kit.report import render, terminal
 from diag_kit.units import GIB, MIB
+from tests.effort import costs_less
 
 MODEL = {"num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
          "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True, "model_type": "llama"}  # fmt: skip
@@ -281,9 +281,8 @@ def test_large_logs_cost_their_ends(tmp_path: Path) -> None:
     (good / "train.log").write_text(filler + ENDED, encoding="utf-8")
     (bad / "train.log").write_text(f"{filler}loader: shard is damaged, retrying\n{FRAMES}{OOM}\n", encoding="utf-8")
     run = load_run([bad])
-    begun = time.perf_counter()
-    logs = Logs(run, [bad], first="train.log")
-    assert time.perf_counter() - begun < 2 and logs.partly == 1
+    assert Logs(run, [bad], first="train.log").partly == 1
+    assert costs_less(lambda: Logs(run, [bad], first="train.log"), 20)
     beside = diagnose(bad, against=good).comparison
     assert beside.lines[0].text == "loader: shard is damaged, retrying" and beside.lines[0].source.line == 50_000
     assert beside.read == "of 2 logs only the beginning and the end"
@@ -308,14 +307,14 @@ def test_a_thousand_logs_stay_cheap(tmp_path: Path) -> None:
         for rank in range(1024):
             lines = [f"[rank{rank}]: step {n} loss {n / 7:.4f} on shard {n * rank}" for n in range(8)]
             (tmp_path / name / f"rank{rank}.log").write_text("\n".join([*lines, f"[rank{rank}]: {last}"]) + "\n")
-    begun = time.perf_counter()
     runs = load_run([tmp_path / "bad"]), load_run([tmp_path / "good"])
-    reading = time.perf_counter() - begun
-    begun = time.perf_counter()
-    for run, name in zip(runs, ("bad", "good"), strict=True):
-        logs = Logs(run, [tmp_path / name])
-        assert sum(len(lines) for _, lines, _ in logs.ends) < 30_000
-    assert time.perf_counter() - begun < max(2.0, reading)
+
+    def compare() -> None:
+        for run, name in zip(runs, ("bad", "good"), strict=True):
+            logs = Logs(run, [tmp_path / name])
+            assert sum(len(lines) for _, lines, _ in logs.ends) < 30_000
+
+    assert costs_less(compare, 25)
 
 
 def test_pasted_text_can_be_the_good_run() -> None:
@@ -418,11 +417,8 @@ def test_templates_keep_what_tells(one: str, other: str) -> None:
 @pytest.mark.parametrize("line", ["/a" * 10_000, "1-" * 10_000, "a1" * 10_000, "5%|" * 7000, "torch " * 4000, "#" * 20_000])
 def test_a_hostile_line_costs_little(line: str) -> None:
     """No pattern goes back and forth over a long line."""
-    begun = time.perf_counter()
-    template(line)
-    run = load_run(text=f"{line}\n{OOM}\n")
-    versions(Logs(run, [], f"{line}\n{OOM}\n"))
-    assert time.perf_counter() - begun < 1
+    text = f"{line}\n{OOM}\n"
+    assert costs_less(lambda: (template(line), versions(Logs(load_run(text=text), [], text))), 10)
 
 
 def test_versions_are_versions(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Who is who among the ranks, and who failed first: each rule on a log made for it, and on a thousand ranks."""
 
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from diag_kit.evidence.facts import Event, FileCoverage, Process, Progress, Sour
 from diag_kit.evidence.origin import find
 from diag_kit.evidence.ranks import names
 from diag_kit.evidence.run import Run, load_run
+from tests.effort import costs_less
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 0 has a total capacity of 47.43 GiB of which "
@@ -452,9 +452,8 @@ def test_judging_grows_with_the_facts_and_not_with_their_square():
         facts.append(Process(source=source, rank=n % WORLD, pid=n, host=f"node-{n % NODES}"))
     run = Run(tuple(facts), tuple(FileCoverage(f"rank{n}.log", 1, 1, "log") for n in range(WORLD)), "")
     judge(run)
-    started = time.process_time()
     assert judge(run).initiating_rank == FIRST
-    assert time.process_time() - started < 5
+    assert costs_less(lambda: judge(run), 50)
 
 
 def test_a_million_rank_names_cost_no_more_than_their_lines(tmp_path):

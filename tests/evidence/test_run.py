@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from diag_kit.errors import EvidenceError
 from diag_kit.evidence import reading
 from diag_kit.evidence.facts import Event, Setting
 from diag_kit.evidence.run import load_run
+from tests.effort import costs_less
 from tests.evidence.samples import SAMPLES
 
 OOM = SAMPLES["torch_oom"][0]
@@ -137,13 +137,13 @@ def test_long_pasted_text_is_scanned_as_a_long_log_is(monkeypatch):
 
 def test_numbers_of_a_settings_file_cost_their_length(tmp_path):
     """Numbers to base 60, or of ten thousand digits, are words: a megabyte of them is read in a moment."""
-    started = time.process_time()
     (tmp_path / "run.log").write_text(OOM)
     (tmp_path / "a.yaml").write_text("seq_len: 1" + ":1" * 300_000 + "\nbatch_size: 4\nlr: 0x" + "f" * 9000)
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 1' + "0" * 400 + ', "hidden_size": 8, "num_attention_heads": 1, "attention_dropout": 1' + "0" * 400 + "}")
     run = load_run([tmp_path])
     assert run.settings["micro_batch"].value == 4 and "model" not in run.settings
-    assert [event.kind for event in run.of(Event)] == ["torch.oom"] and time.process_time() - started < 5
+    assert [event.kind for event in run.of(Event)] == ["torch.oom"]
+    assert costs_less(lambda: load_run([tmp_path]), 50)
 
 
 def test_a_log_that_begins_with_nuls_is_a_log(tmp_path):
