@@ -131,6 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     entries = command("entries", _entries, "list the failures that are known, or show one")
     entries.add_argument("id", nargs="?", metavar="ID", help="the entry to show")
     entries.add_argument("--json", action="store_true", help="print JSON")
+    lab = command("lab", _lab, "measure on this machine whether the claims about memory are so (needs torch)")
+    lab.add_argument("ids", nargs="*", metavar="ID", help="experiments to run (default: all)")
+    lab.add_argument("--list", action="store_true", help="list the experiments instead of running them")
+    lab.add_argument("--json", action="store_true", help="print JSON")
+    lab.add_argument("--device", choices=("cpu", "cuda"), default="auto", help="default: CUDA where torch finds it")
     return parser
 
 
@@ -298,6 +303,28 @@ def _entries(args: argparse.Namespace) -> int:
     for one in load_entries():
         print(f"{one.id:38} {one.title}")
     return 0
+
+
+def _lab(args: argparse.Namespace) -> int:
+    from . import lab
+    from .lab import terminal
+
+    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    found = [lab.experiment(id) for id in args.ids] or list(lab.experiments())
+    if args.list:
+        document = {"schema": lab.SCHEMA, "experiments": [one.to_json() for one in found]}
+        return _print_json(document) if args.json else print(terminal.listed(found, width)) or 0
+
+    def show(outcome: lab.Outcome) -> None:
+        print(terminal.told(outcome, lab.experiment(outcome.experiment), width, colour), end="\n\n", flush=True)
+
+    outcomes = lab.run([one.id for one in found], device=args.device, on_outcome=None if args.json else show)
+    if args.json:
+        _print_json({"schema": lab.SCHEMA, "outcomes": [one.to_json() for one in outcomes]})
+    else:
+        print(terminal.summary(outcomes))
+    problems = {one.problem: one.experiment for one in outcomes if one.problem}
+    return _refuse("; ".join(f"lab: {id}: {said}" for said, id in problems.items())) if problems else 0
 
 
 def _entry_text(one: Entry) -> str:

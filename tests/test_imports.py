@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ LAZY = {
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
 HEAVY = (
     "memory.trace", "memory.program", "memory.compiling", "memory.exact", "memory.kept", "memory.traced", "memory.sharing",
+    "lab.tape", "lab.toys",
 )  # fmt: skip
 """Rooms whose modules import torch or numpy when they are loaded: from outside they are imported inside functions only."""
 LIGHT = ("memory.trace", "memory.trace.recording")
@@ -151,6 +153,7 @@ def named_in_conditions(source: str, names: set[str]) -> list[tuple[int, str]]:
     })  # fmt: skip
 
 
+@cache
 def failure_names() -> set[str]:
     """Ids of all entries and causes, read from the entries' heads; words that are families too are left out."""
     texts = [path.read_text(encoding="utf-8") for path in (PACKAGE / "failures").glob("*.md")]
@@ -191,15 +194,18 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 125 modules that hold code and 24,000 lines of them; the parsers, one file for each format, apart: each at
-    most 250 lines.
+    """At most 160 modules that hold code and 29,000 lines of them; apart from the parsers, one file for each format, and
+    the experiments, one file for each claim: each at most 250 and 150 lines.
     """
-    sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." not in name}
+    apart = (".parsers.", ".experiments.")
+    sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if not any(part in name for part in apart)}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
-    assert len(holding) <= 125
-    assert sum(source.count("\n") for source in sources.values()) <= 24_000
+    assert len(holding) <= 160
+    assert sum(source.count("\n") for source in sources.values()) <= 29_000
     formats = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." in name]
     assert max(source.count("\n") for source in formats) <= 250
+    claims = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".experiments." in name]
+    assert max(source.count("\n") for source in claims) <= 150
 
 
 @pytest.mark.parametrize(
