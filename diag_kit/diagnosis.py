@@ -26,7 +26,7 @@ from .evidence.figures import Figures
 from .evidence.run import OnProgress, Run, load_run
 from .failures import Entry, load_entries
 from .failures.conditions import holds
-from .failures.records import FailureFix, Sign, Signature
+from .failures.records import CAUSES, FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .missing import missing_of
 from .units import format_bytes
@@ -35,6 +35,7 @@ from .wording import collateral_of, failure_of, hedged, next_action_of, summary_
 _STRENGTH = {"decisive": 0, "strong": 1, "weak": 2}
 _TIER = {"confirmed": 0, "likely": 1, "possible": 2, "ruled-out": 3}
 _MOST_POSSIBLE, _MOST_RULED_OUT = 5, 3
+_PLACE = {cause: place for place, cause in enumerate(CAUSES)}
 _PLACEHOLDER = re.compile(r"\{([a-z_][\w.]*)\}")
 _QUIET_FIGURES = ("family", "event_kind", "has_sizes", "single_process")
 
@@ -222,7 +223,14 @@ def _findings(figures: Figures, family: str, entries: Iterable[Entry], known: An
             return "possible"  # where one cause is entailed, its rivals explain nothing better
         return reached if _TIER[reached] >= _TIER[cap] else cap
 
-    weighed.sort(key=lambda one: (_TIER[verdict(one)], one.count("against", "strong") > 0, -one.score))
+    weighed.sort(
+        key=lambda one: (
+            _TIER[verdict(one)],
+            one.count("against", "strong") > 0,
+            -one.score,
+            _PLACE[one.signature.cause],
+        )
+    )
     kept: list[Finding] = []
     room = {"possible": _MOST_POSSIBLE, "ruled-out": _MOST_RULED_OUT}
     for one in weighed:

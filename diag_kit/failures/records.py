@@ -24,14 +24,16 @@ MISSING_KINDS = (
     "kernel-log", "versions", "hardware-counters", "reproduction",
 )  # fmt: skip
 CAUSES = (
-    "graph-retention", "grad-accumulation-buffer", "attention-quadratic", "long-sequence-outlier",
-    "variable-shape-peak", "activations-too-large", "logits-loss-peak", "model-states-too-large",
-    "optimizer-state-first-step", "resume-duplicate-states", "eval-peak", "checkpoint-peak", "tensor-accumulation",
-    "kv-cache", "fragmentation", "other-process", "all-ranks-on-gpu0", "imbalance-across-ranks", "comm-buffer",
-    "cuda-context-or-library-workspace", "process-memory-cap", "single-allocation-limit", "oversized-single-request",
-    "schedule-phase-change", "host-oom", "pinned-host-memory", "shared-memory", "hardware", "preempted",
-    "misreported", "not-memory",
+    "attention-quadratic", "long-sequence-outlier", "variable-shape-peak", "activations-too-large",
+    "schedule-phase-change", "checkpoint-peak", "comm-buffer", "imbalance-across-ranks", "eval-peak", "fragmentation",
+    "graph-retention", "grad-accumulation-buffer", "host-oom", "pinned-host-memory", "kv-cache", "tensor-accumulation",
+    "logits-loss-peak", "model-states-too-large", "optimizer-state-first-step", "resume-duplicate-states",
+    "not-memory", "misreported", "hardware", "preempted", "other-process", "all-ranks-on-gpu0", "process-memory-cap",
+    "cuda-context-or-library-workspace", "oversized-single-request", "single-allocation-limit", "shared-memory",
 )  # fmt: skip
+"""All causes of the contract. Those that a run's evidence supports equally stand in this order in its diagnosis, however
+the entries' files are called.
+"""
 
 Cond = Mapping[str, Any]
 

@@ -146,7 +146,7 @@ def test_unknown_names_are_refused_with_what_there_is():
 
 def test_a_cause_is_explained_where_it_is_judged():
     explained = {sign.cause: entry.id for entry in failures.load_folder(FOLDER) for sign in entry.signatures}
-    assert explained["kv-cache"] == "inference-cache"
+    assert explained["process-memory-cap"] == "memory-cap"
 
 
 # --- the test of the test: a bad entry is refused, in one line that names the fault ---------------------------------

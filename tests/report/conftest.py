@@ -58,7 +58,7 @@ def spike() -> Diagnosis:
         ),
     )  # fmt: skip
     logits = Finding(
-        "logits-loss-peak", "logits-and-loss", "Logits and cross-entropy", "possible",
+        "logits-loss-peak", "logits-loss-peak", "Logits and cross-entropy", "possible",
         for_=(Statement("The vocabulary has 128,256 entries.", CONFIG),),
         against=(Statement("The failing frame is softmax over scores, not the loss.", FRAME),),
     )  # fmt: skip
