@@ -27,8 +27,9 @@ ROOMS: dict[str, tuple[int, str]] = {
     "evidence.scan": (1, "scan"), "evidence.parsers": (1, "parsers"), "failures": (1, "failures"),
     "evidence": (2, "evidence"), "memory": (2, "memory"),
     "diagnosis": (3, "diagnosis"), "wording": (3, "diagnosis"), "restart": (3, "diagnosis"),
-    "missing": (3, "diagnosis"), "comparison": (3, "diagnosis"), "differences": (3, "diagnosis"),
-    "checklist": (4, "checklist"), "lab": (4, "lab"), "history": (4, "history"), "guard": (4, "guard"),
+    "missing": (3, "diagnosis"), "prefill": (3, "diagnosis"), "reproduced": (3, "diagnosis"),
+    "comparison": (3, "diagnosis"), "differences": (3, "diagnosis"),
+    "checklist": (4, "checklist"), "lab": (4, "lab"), "history": (4, "history"), "guard": (4, "guard"), "reproduction": (4, "reproduction"),
     "report": (5, "report"), "workbook": (6, "workbook"),
     "cli": (7, "top"), "": (7, "top"), "__main__": (7, "top"),
 }  # fmt: skip

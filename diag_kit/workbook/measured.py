@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..evidence.facts import MemoryPoint
 from ..findings import Diagnosis
 from ..memory.estimates import Estimate
 from ..memory.formulas import estimate, micro_step_curve
@@ -15,13 +14,6 @@ from ..units import format_bytes
 
 TOLERANCE = 0.3
 """Share of the measured memory by which a prediction may miss it without a word."""
-
-
-def failing_point(diagnosis: Diagnosis) -> MemoryPoint | None:
-    """The reading whose sequence length a what-if starts from: the failing step's, else the longest's."""
-    failing = diagnosis.figures.get("failing_length")
-    points = [point for point in diagnosis.points if point.seq_len and (not failing or point.seq_len == failing)]
-    return max(points, key=lambda point: point.seq_len or 0, default=None)
 
 
 def highest(diagnosis: Diagnosis) -> tuple[int, str] | None:

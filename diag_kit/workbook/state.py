@@ -16,9 +16,9 @@ from ..errors import DiagKitError, StateError, StopReading
 from ..findings import Diagnosis
 from ..history import History
 from ..memory.settings import Settings
+from ..prefill import ASSUMED_CAPACITY_BYTES, ASSUMED_MODEL, MODELS, assumed_settings, prefill
 from . import places
 from .measured import Line, comparison
-from .prefill import ASSUMED_CAPACITY_BYTES, ASSUMED_MODEL, MODELS, assumed_settings, prefill
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,6 +13,7 @@ import ipywidgets as w
 
 from ..errors import DiagKitError
 from ..memory.settings import Settings
+from ..prefill import MODELS
 from ..units import GIB, gib
 from . import figures
 from .answers import Answers, Standing, neighbours
@@ -24,7 +25,6 @@ from .lengths_view import LengthsView
 from .measured import passing, rows
 from .plan_view import PlanView, fit
 from .plot_view import PlotView
-from .prefill import MODELS
 from .state import AtRest, WorkbookState, is_looping
 
 LENGTHS = sorted(n << k for n in (2, 3) for k in range(7, 17))

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import DiagKitError
-from ..findings import Diagnosis
-from ..memory.settings import Settings, from_run
-from ..units import GIB, format_bytes
-from .measured import failing_point
+from .errors import DiagKitError
+from .evidence.facts import MemoryPoint
+from .findings import Diagnosis
+from .memory.settings import Settings, from_run
+from .units import GIB, format_bytes
 
 _SHAPE = ("n_layers", "hidden", "heads", "kv_heads", "ffn", "gated_ffn", "vocab", "tied_embeddings")
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -35,6 +35,13 @@ def assumed_settings(known: Mapping[str, Any]) -> Settings:
     if settings is None:
         raise AssertionError(f"a whole model leaves nothing to ask for, yet: {missing}")
     return settings
+
+
+def failing_point(diagnosis: Diagnosis) -> MemoryPoint | None:
+    """The reading whose sequence length a what-if starts from: the failing step's, else the longest's."""
+    failing = diagnosis.figures.get("failing_length")
+    points = [point for point in diagnosis.points if point.seq_len and (not failing or point.seq_len == failing)]
+    return max(points, key=lambda point: point.seq_len or 0, default=None)
 
 
 def _configured(s: Settings, diagnosis: Diagnosis, roots: Sequence[Path]) -> Settings | None:
