@@ -1,4 +1,4 @@
-"""What a comparison with a good run says: plain records, JSON beside the contract's keys."""
+"""What stands beside a failed run, a good run or reproductions: plain records, JSON beside the contract's keys."""
 
 from __future__ import annotations
 
@@ -106,6 +106,55 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = _plain(self)
         return document
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What reproductions say of a check: ``state`` as on the checklist, the words, and the line that shows it."""
+
+    state: str
+    text: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """One execution of a reproduction.
+
+    Attributes:
+        verdict: the script's own word, empty where it was ended from outside; ``says`` what it means for the run.
+        where: device and host. small: scaled down. change: the one variable that was changed, as ``name=value``.
+        peak_bytes, predicted_bytes: the highest allocated, and what closed forms predict for what it ran with.
+        growth_bytes: per micro-step, 0 where it does not grow, None where it can't tell; ``predicted_growth_bytes``.
+    """
+
+    verdict: str
+    says: str
+    where: str
+    small: bool
+    change: str
+    phase: str
+    asked_bytes: int | None
+    peak_bytes: int | None
+    predicted_bytes: int | None
+    growth_bytes: int | None
+    predicted_growth_bytes: int | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """All reproductions, and what they settle: ``ticks`` by figure, as conditions of entries name it."""
+
+    runs: tuple[Again, ...]
+    ticks: tuple[tuple[str, Tick], ...]
+
+    def tick(self, figure: str) -> Tick | None:
+        """What is settled under this name, if anything."""
+        return dict(self.ticks).get(figure)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"runs": _plain(self.runs), "settled": {name: _plain(tick) for name, tick in self.ticks}}
 
 
 def _plain(value: Any) -> Any:

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from .beside import Repeats, Tick
 from .errors import StateError
 from .evidence.facts import Source
 from .failures import load_entries
-from .failures.conditions import holds
+from .failures.conditions import figures_in, holds
 from .findings import Diagnosis, Finding, Missing
 
 SCHEMA = "diag_kit.checklist/1"
@@ -123,15 +124,17 @@ class Checklist:
     def from_diagnosis(cls, diagnosis: Diagnosis, figures: Mapping[str, Any] | None = None) -> Checklist:
         """The list for this diagnosis. ``figures`` decide the checks' conditions; the diagnosis' own by default."""
         figures = diagnosis.figures if figures is None else figures
+        again = diagnosis.repeats
         groups = [
-            Group(finding.cause, heading(finding), finding.verdict, tuple(_items_of(finding, figures)))
+            Group(finding.cause, heading(finding), finding.verdict, tuple(_items_of(finding, figures, again)))
             for finding in diagnosis.findings
         ]
         if diagnosis.missing:
             groups.append(Group("", "Settle the question", "", tuple(_ask(missing) for missing in diagnosis.missing)))
         if diagnosis.findings:
-            standing = (Item(f"universal/{key}", "universal", action, expect=expect, cost=cost)
-                        for key, action, expect, cost in UNIVERSAL)  # fmt: skip
+            standing = [Item(f"universal/{key}", "universal", action, expect=expect, cost=cost,
+                             **_repeated(f"universal/{key}", key, again))
+                        for key, action, expect, cost in UNIVERSAL]  # fmt: skip
             groups.append(Group("", "Before the cause is called established", "", tuple(standing)))
         return cls(_once(groups), content_key=diagnosis.content_key)
 
@@ -232,7 +235,24 @@ def _item_from_json(saved: Mapping[str, Any], evidence: Mark | None) -> Item:
                 sources=tuple(Source(s["path"], s["line"], s["text"]) for s in saved["sources"]))  # fmt: skip
 
 
-def _items_of(finding: Finding, figures: Mapping[str, Any]) -> Iterator[Item]:
+_SETTLED_BY = {"reproduce": "reproduced", "one-variable": "reproduced_one_variable"}
+"""What every failure is held to -> the name under which reproductions settle it."""
+_SCRIPT = "diag-kit reproduce RUN writes a script for one GPU; lay its output beside the logs and diagnose again"
+
+
+def _repeated(item_id: str, key: str, repeats: Repeats | None) -> dict[str, Any]:
+    """What reproductions say of a universal item: its mark with the line, or in words what is not enough for one."""
+    if key not in _SETTLED_BY:
+        return {}
+    if repeats is None:
+        return {"how": _SCRIPT}
+    if tick := repeats.tick(_SETTLED_BY[key]):
+        return {"sources": (tick.source,), "evidence": Mark(item_id, tick.state, EVIDENCE, tick.text)}
+    said = [f"{one.where}{f', {one.change}' if one.change else ''}: {one.says}" for one in repeats.runs]
+    return {"how": f"{_SCRIPT}. So far: {'; '.join(dict.fromkeys(said))}"}
+
+
+def _items_of(finding: Finding, figures: Mapping[str, Any], repeats: Repeats | None) -> Iterator[Item]:
     """A finding's items: lines of the evidence, then, unless the evidence rules it out, what is left to do."""
     for kind, sign, statements in (("for", "", finding.for_), ("against", "Against it: ", finding.against)):
         for said in statements:
@@ -248,9 +268,12 @@ def _items_of(finding: Finding, figures: Mapping[str, Any]) -> Iterator[Item]:
             if check.causes and finding.cause not in check.causes:
                 continue
             item_id = f"{entry.id}/check/{check.id}"
+            mark = _verdict(item_id, check, figures)
+            tick = _tick_of(check, repeats) if mark and repeats else None
+            mark = replace(mark, note=tick.text) if mark and tick else mark
             yield Item(item_id, "check", check.action, (finding.cause,), expect=check.expect, cost=check.cost,
-                       because=check.because, disturbs=check.disturbs,
-                       evidence=_verdict(item_id, check, figures))  # fmt: skip
+                       because=check.because, disturbs=check.disturbs, evidence=mark,
+                       sources=(tick.source,) if tick else ())  # fmt: skip
     yield from (_ask(missing, finding.cause) for missing in finding.missing)
 
 
@@ -261,6 +284,12 @@ def _verdict(item_id: str, check: Any, figures: Mapping[str, Any]) -> Mark | Non
     if confirmed == refuted:
         return None
     return Mark(item_id, "confirmed" if confirmed else "refuted", EVIDENCE, "from the figures that the evidence states")
+
+
+def _tick_of(check: Any, repeats: Repeats) -> Tick | None:
+    """The reproduction's word that a check's condition reads, if it reads one."""
+    read = figures_in(check.confirmed_by) | figures_in(check.refuted_by)
+    return next((tick for name, tick in repeats.ticks if name in read), None)
 
 
 def _ask(missing: Missing, *causes: str) -> Item:

@@ -125,6 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how batches are made of the lengths: fixed, grouped, token-budget:N or packed",
     )
     estimate.add_argument("--size", metavar="SIZE", help='which tensors have the size that failed, such as "16.00 GiB"')
+    reproduce = command("reproduce", _reproduce, "write a script that runs the failed step alone, on one GPU")
+    reproduce.add_argument("paths", nargs="+", metavar="RUN", help="a log, several, or a folder, as for diagnose")
+    reproduce.add_argument("-o", "--out", metavar="FILE", default="reproduce.py", help="the script (reproduce.py)")
     workbook = command("workbook", _workbook, "open the workbook in JupyterLab")
     workbook.add_argument("path", nargs="?", metavar="RUN", help="a log or folder to load (default: a sample)")
     workbook.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
@@ -281,6 +284,24 @@ def _lengths(args: argparse.Namespace, settings: Settings, engine: Engine | None
         if stream.note:
             raise EvidenceError(f"{args.lengths}: {stream.note}")
     return outlook(settings, lengths, args.batching, engine).to_json()
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from .diagnosis import diagnose
+    from .reproduction import commands, save
+
+    if _is_evidence(args.out, args.paths):
+        raise EvidenceError(f"{args.out}: is evidence; write the script beside it, under another name")
+    progress = _progress() if sys.stderr.isatty() else None
+    path, made = save(args.out, diagnose(*args.paths, on_progress=progress), [Path(one) for one in args.paths])
+    print(_plain(f"written to {path}; read its settings before you run it"))
+    for why in (*made.assumed.values(), *made.left_out.values()):
+        print(_plain(f"  note: {why}"))
+    for command in commands(path):
+        print(_plain(f"  {command}"))
+    return 0
 
 
 def _workbook(args: argparse.Namespace) -> int:

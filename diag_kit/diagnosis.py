@@ -29,6 +29,7 @@ from .failures.conditions import holds
 from .failures.records import CAUSES, FailureFix, Sign, Signature
 from .findings import Diagnosis, Finding, Fix, Missing, Statement, cause_fits
 from .missing import missing_of
+from .reproduced import repeats_of, with_variables
 from .units import format_bytes
 from .wording import collateral_of, failure_of, hedged, next_action_of, summary_of, timeline_of, words
 
@@ -91,11 +92,13 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
     ):
         family = "ok"
     figures.values["family"] = family
+    failure = failure_of(figures, run)
+    repeats = repeats_of(run, failure if family == "gpu-oom" else None, figures)
     findings = () if family == "ok" else _findings(figures, family, entries or load_entries(), known)
     compared, findings = beside.weigh(run, figures, family, findings) if beside else (None, findings)
+    repeats = with_variables(repeats, run, findings)
     missing = missing_of(figures, family, findings)
     missing = beside.with_rerun(compared, findings, missing) if beside else missing
-    failure = failure_of(figures, run)
     again = restart.line(run, known) if family == "gpu-oom" else None
     collateral, waited = collateral_of(figures)
     timeline, left_out = timeline_of(origin)
@@ -122,6 +125,7 @@ def judge(run: Run, entries: Sequence[Entry] | None = None, *, beside: Any = Non
         timeline_left_out=left_out,
         files=run.files,
         comparison=compared,
+        repeats=repeats,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .beside import Comparison
+from .beside import Comparison, Repeats
 from .evidence.facts import FileCoverage, MemoryPoint, Source
 
 SCHEMA = "diag_kit.diagnosis/1"
@@ -246,6 +246,7 @@ class Diagnosis:
         timeline_left_out: role -> moments beyond those that ``timeline`` keeps; the originator is never among them.
         files: what was read of each file, and what was not.
         comparison: with a run that ended well, where one was given.
+        repeats: what reproductions printed, where their output was read with the run's; never part of the failure.
         hedged: the family rests on a sign that something else can explain, such as an exit code alone.
     """
 
@@ -271,6 +272,7 @@ class Diagnosis:
     timeline_left_out: Mapping[str, int] = field(default_factory=dict)
     files: tuple[FileCoverage, ...] = ()
     comparison: Comparison | None = None
+    repeats: Repeats | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``diag-kit diagnose --json``. ``comparison`` holds the fields of `Comparison`, null without a
@@ -300,4 +302,5 @@ class Diagnosis:
             "timeline": [moment.to_json() for moment in listed],
             "timeline_left_out": dict(left_out),
             "comparison": self.comparison.to_json() if self.comparison else None,
+            "reproductions": self.repeats.to_json() if self.repeats else None,
         }

@@ -83,8 +83,9 @@ def _afterwards(figures: Figures, family: str) -> Iterable[Missing]:
         "Who held memory on the device when it failed.",
         "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
     )
-    yield Missing(
-        "reproduction",
-        "Whether the same input fails again, alone on a free device.",
-        "rerun the failing step on a free GPU with the same seed",
-    )
+    if "reproduced" not in figures.values:
+        yield Missing(
+            "reproduction",
+            "Whether the same input fails again, alone on a free device.",
+            "rerun the failing step on a free GPU with the same seed: diag-kit reproduce RUN writes the script",
+        )

@@ -238,6 +238,21 @@ class Snapshot(Fact):
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition(Fact):
+    """One record of what a reproduction printed: of a second run, never of the failed one.
+
+    Attributes:
+        record: ``start``, ``built``, ``micro-step``, ``optimizer``, ``oom``, ``error``, ``peaks`` or ``verdict``.
+        run: the execution that it is of; a screen's line and its copy in a file have the same.
+        said: the record's fields, as printed.
+    """
+
+    record: str
+    run: str
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class FileCoverage:
     """What was read of one file, and what was not.

@@ -34,6 +34,7 @@ SMALL = 64 << 10
 _HEAD, _LABELS = 64 << 10, 2 << 10
 _MOST_WHOLE = 1 << 20
 _BREAK = re.compile(rb"[\r\n]")
+_REPETITION = b'{"record": "diag-kit-repro '
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -144,6 +145,8 @@ def kind_of(file: File, head: bytes) -> tuple[str, str]:
         return "empty", "is empty"
     if file.name.endswith(_PICKLES):
         return "binary", "an allocator snapshot or checkpoint; not opened here"
+    if _REPETITION in head:
+        return "log", ""  # whatever its name: lines that tell a second run
     rows = tables.kind_of(Path(file.name).name, head)
     if _binary(head) and rows != "tfevents":
         return "binary", "binary, not text; not read"

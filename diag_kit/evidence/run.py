@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import EvidenceError
-from . import reading, sharing
-from .facts import Event, Fact, FileCoverage, Launch, MemoryPoint, Progress, Setting, Snapshot, Traceback
+from . import reading, second_runs, sharing
+from .facts import Event, Fact, FileCoverage, Launch, MemoryPoint, Progress, Repetition, Setting, Snapshot, Traceback
 from .files import SETTINGS, File, find
 
 _WHOLE = 2 << 20
@@ -74,6 +74,10 @@ class Run:
     @property
     def snapshots(self) -> list[Snapshot]:
         return self.of(Snapshot)
+
+    @property
+    def repetitions(self) -> list[Repetition]:
+        return self.of(Repetition)
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -149,9 +153,14 @@ def load_run(
         parts.append(reading.read_text("pasted text", text))
     coverage = [part.coverage for part in parts]
     _refuse_nothing(coverage, paths)
-    digest = hashlib.sha256(b"".join(part.digest for part in parts)).hexdigest()[:32]
-    notes = (f"{more:,} more files were not read; point at the logs alone",) if more > 0 else ()
-    return Run(tuple(fact for part in parts for fact in part.facts), tuple(coverage), digest, notes)
+    facts = second_runs.set_apart([fact for part in parts for fact in part.facts])
+    # What was marked on a run's checklist stays when a reproduction's output is laid beside its logs.
+    second = second_runs.told_by(parts)
+    own = [part.digest for part in parts if part.coverage.path not in second] or [part.digest for part in parts]
+    digest = hashlib.sha256(b"".join(own)).hexdigest()[:32]
+    said = [f"{path}: a reproduction's output; a second run, read apart from this one" for path in sorted(second)]
+    said += [f"{more:,} more files were not read; point at the logs alone"] if more > 0 else []
+    return Run(tuple(facts), tuple(coverage), digest, tuple(said))
 
 
 def _look_closer(files: Sequence[File], parts: list[reading.Part], how: reading.How, workers: int | None) -> None:

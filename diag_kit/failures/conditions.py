@@ -36,6 +36,8 @@ KNOWN_FIGURES = frozenset((
     # the series
     "growth", "growth_bytes", "growth_points", "growth_rise_bytes", "growth_ranks", "length_correlation",
     "exhaustion_step", "exhaustion_agrees", "length_exponent", "failing_length", "failing_length_ratio",
+    # second runs
+    "reproduced", "reproduced_elsewhere", "reproduced_scaled",
     # the rest
     "free_margin_bytes", "largest_free_bytes", "xla_temporary_bytes", "xla_argument_bytes", "sizes_consistent",
     "others_are_strangers", "events", "parted", "parted_in_one", "ranks_failed_alike", "ranks_seen",

@@ -1,4 +1,4 @@
-"""From a diagnosis to a script that runs the failed run's step alone: its shape, its longest batch, nothing of its code.
+"""From a diagnosis to a script that runs the failed run's step alone: its shape, its longest batch, not its code.
 
 The script needs torch and no diag-kit. What it prints is a log format (``evidence.parsers.reproduction``): laid beside
 the run's logs it is evidence, which ``reproduced`` judges. Nothing of the evidence enters the script but as a literal,
@@ -8,8 +8,9 @@ redacted as a report is; the same evidence gives the same text.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ _ASSUMED = {
     "checkpointing": "no line says whether activations are checkpointed; the training settings would tell",
 }
 """Settings that a step's memory hangs on -> what to say where the evidence doesn't state them."""
-_SHAPE = ("n_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions", "bias", "qkv_bias")
+_RUN = ("micro_batch", "seq_len", "grad_accum", "backward", "precision", "optimizer", "attention", "dropout")
 _SECRET = re.compile(r"secret|passw|api_?key|auth|credential|_name_or_path|_commit_hash|url", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
 _ALLOCATOR = re.compile(r"[\w:,.\[\]>-]{1,200}")
@@ -74,32 +75,26 @@ def script(
         name: the file that the script will be, for the commands in its head.
     """
     found, origins, _ = prefill(diagnosis, roots)
-    s = settings or found
-    stated = {} if settings else {key: where for key, where in origins.items() if key in (*_ASSUMED, "dropout", "backward")}
+    s, named = settings or found, (*_ASSUMED, "dropout", "backward")
+    stated = {} if settings else {key: where for key, where in origins.items() if key in named}
     assumed = {} if settings else {key: why for key, why in _ASSUMED.items() if key not in stated}
-    longest = max(s.seq_len, (settings is None and _longest(diagnosis)) or 0)
+    if "growth" in stated.get("backward", ""):
+        del stated["backward"]
+        assumed["backward"] = "memory grew per micro-step: graphs kept to the window's end stand for what keeps them"
     redactor = Redactor()
     redactor.learn([stated, str(diagnosis.failure.host if diagnosis.failure else "")])
-    config = _plain_config(redactor.walk(s.exact.config)) if s.exact and s.exact.config and not s.exact.uncovered else None
+    own = s.exact.config if s.exact and not s.exact.uncovered else None
+    config = _plain_config(redactor.walk(own)) if own else None
     left_out = dict(_left_out(s, diagnosis, config))
-    failure = diagnosis.failure if diagnosis.family == "gpu-oom" else None
-    asked = failure.facts.get("tried_to_allocate_bytes") if failure else None
-    phase = failure.phase if failure and failure.phase != "unknown" else None
     alloc = diagnosis.settings.get("alloc_conf", ("",))[0]
     alloc = alloc if isinstance(alloc, str) and _ALLOCATOR.fullmatch(alloc) else ""
     m = s.model
     constants: dict[str, Any] = {
-        "VERSION": VERSION,
-        "SEED": SEED,
-        "EXPECTED": {"failure": failure_key(diagnosis.failure), "phase": phase, "asked": asked and format_bytes(asked),
-                     "capacity_bytes": failure.facts.get("total_bytes") if failure else None},
-        "MODEL": {key: getattr(m, key) for key in _SHAPE},
-        "SETTINGS": {"micro_batch": s.micro_batch, "seq_len": s.seq_len, "longest": longest, "grad_accum": s.grad_accum,
-                     "backward": s.backward, "precision": s.precision, "optimizer": s.optimizer, "attention": s.attention,
-                     "checkpointing": "none" if s.checkpointing == "none" else "full", "dropout": s.dropout,
-                     "vocab": m.vocab},
-        "STATED": stated, "ASSUMED": assumed, "LEFT_OUT": left_out,
-        **({"CONFIG": config} if config else {}),
+        "VERSION": VERSION, "SEED": SEED, "EXPECTED": _expected(diagnosis), "MODEL": asdict(m),
+        "SETTINGS": {"longest": max(s.seq_len, 0 if settings else _longest(diagnosis)), "vocab": m.vocab}
+        | {key: getattr(s, key) for key in _RUN}
+        | {"checkpointing": "none" if s.checkpointing == "none" else "full"},
+        "STATED": stated, "ASSUMED": assumed, "LEFT_OUT": left_out, **({"CONFIG": config} if config else {}),
     }  # fmt: skip
     text = "\n".join(f"{key} = {_literal(redactor.walk(value), len(key) + 3)}" for key, value in constants.items())
     parts = {"rms": m.norm == "rms", "fused_qkv": m.fused_qkv, "gated_ffn": m.gated_ffn, "learned": m.positions > 0,
@@ -142,10 +137,28 @@ def save(path: str | Path, diagnosis: Diagnosis, roots: Sequence[Path] = ()) -> 
     return path, made
 
 
-def _longest(diagnosis: Diagnosis) -> int | None:
+def commands(path: Path) -> tuple[str, str]:
+    """The two ways to run a script that was saved: at the run's size, and scaled down."""
+    name = shlex.quote(str(path))
+    return f"python {name} --out {path.stem}.jsonl", f"python {name} --small --out {path.stem}-small.jsonl"
+
+
+def _expected(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What the run failed with, to compare with."""
+    failure = diagnosis.failure if diagnosis.family == "gpu-oom" else None
+    asked = failure.facts.get("tried_to_allocate_bytes") if failure else None
+    return {
+        "failure": failure_key(failure),
+        "phase": failure.phase if failure and failure.phase != "unknown" else None,
+        "asked": asked and format_bytes(asked),
+        "capacity_bytes": failure.facts.get("total_bytes") if failure else None,
+    }
+
+
+def _longest(diagnosis: Diagnosis) -> int:
     failing = diagnosis.figures.get("failing_length")
     point = failing_point(diagnosis)
-    return failing or (point.seq_len if point else None)
+    return int(failing or (point.seq_len if point and point.seq_len else 0))
 
 
 def _left_out(s: Settings, diagnosis: Diagnosis, config: Any) -> Iterator[tuple[str, str]]:
@@ -195,9 +208,9 @@ def _literal(value: Any, used: int = 0, indent: int = 0) -> str:
     """A value as Python source, in ASCII, one line where it fits: nothing in it can end the literal."""
     if isinstance(value, str):
         return '"' + value.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
-    if not isinstance(value, Mapping | list | tuple) or not value:
-        return repr(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, list | tuple) else value)
-    pairs = list(value.items()) if isinstance(value, Mapping) else [(None, one) for one in value]
+    if not isinstance(value, Mapping | list | tuple):
+        return repr(value)
+    pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else [(None, one) for one in value]
     open_, close = "{}" if isinstance(value, Mapping) else "[]"
 
     def item(key: Any, one: Any, deeper: int) -> str:
@@ -215,4 +228,4 @@ def _literal(value: Any, used: int = 0, indent: int = 0) -> str:
     line = open_ + ", ".join(item(key, one, indent) for key, one in pairs) + close
     if "\n" not in line and indent + used + len(line) <= _WIDTH:
         return line
-    return f"{open_}\n" + "".join(f"{pad}{item(*pair, indent + 4)},\n" for pair in pairs) + " " * indent + close
+    return f"{open_}\n" + "".join(f"{pad}{item(key, one, indent + 4)},\n" for key, one in pairs) + " " * indent + close

@@ -85,4 +85,12 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         ["DeviceMemory"],
     ),
     "settings_lines": ("  Instantaneous batch size per device = 16", ["Setting"]),
+    "reproduction": (
+        'diag-kit-repro start id=0f3a9c21b7de version=1 failure="da4451eede81" host="gpu-17" device="NVIDIA A100-SXM4-40GB" gpu="GPU-41c2" '
+        'total_bytes=42294690447 (40,335.36 MiB) small=false change={} assumed=[] left_out=[] settings={"seq_len": 1024}\n'
+        'diag-kit-repro micro-step id=0f3a9c21b7de step=1 micro_step=1 shape=[1, 1024] phase="loss" allocated_bytes=4404019200 (4,200.00 MiB) '
+        "max_allocated_bytes=4509925376 (4,301.00 MiB) reserved_bytes=4718592000 (4,500.00 MiB)\n"
+        'diag-kit-repro verdict id=0f3a9c21b7de verdict="not reproduced" steps=3 max_allocated_bytes=4509925376 (4,301.00 MiB)',
+        ["Repetition"],
+    ),
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from diag_kit.errors import EvidenceError, SettingsError, StateError
+from diag_kit.prefill import ASSUMED_CAPACITY_BYTES
 from diag_kit.units import GIB
 from diag_kit.workbook import places
-from diag_kit.prefill import ASSUMED_CAPACITY_BYTES
 from diag_kit.workbook.state import AtRest, WorkbookState
 
 
