@@ -123,7 +123,7 @@ class Again:
 
     Attributes:
         verdict: the script's own word, empty where it was ended from outside; ``says`` what it means for the run.
-        where: device and host. small: scaled down. change: the one variable that was changed, as ``name=value``.
+        where: device and ``host``. small: scaled down. change: the one variable that was changed, as ``name=value``.
         peak_bytes, predicted_bytes: the highest allocated, and what closed forms predict for what it ran with.
         growth_bytes: per micro-step, 0 where it does not grow, None where it can't tell; ``predicted_growth_bytes``.
     """
@@ -131,6 +131,7 @@ class Again:
     verdict: str
     says: str
     where: str
+    host: str
     small: bool
     change: str
     phase: str

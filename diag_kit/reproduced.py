@@ -211,6 +211,7 @@ def _again(one: SecondRun, says: str) -> Again:
         verdict=one.verdict,
         says=says,
         where=_where(one),
+        host=one.host,
         small=one.small,
         change=_changed(one),
         phase=one.phase,

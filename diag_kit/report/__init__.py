@@ -92,6 +92,7 @@ def render(
     if redact:
         failed_on = [diagnosis.failure.host] if diagnosis.failure and diagnosis.failure.host else []
         failed_on += sorted({moment.host for moment in diagnosis.timeline if moment.host})
+        failed_on += sorted({one.host for one in (diagnosis.repeats.runs if diagnosis.repeats else ()) if one.host})
         redactor = Redactor(hosts=[*hosts, *failed_on])
         everything = (page, drawings, document)
         redactor.learn(everything)

@@ -52,8 +52,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def render_markdown(page: Mapping[str, Any], plots: Sequence[Mapping[str, Any]] = ()) -> str:
     """Markdown of a page from `page.build`."""
-    parts = (_top(page), _failed(page), _findings(page), _beside(page), _what_if(page, plots), _checklist(page),
-             _read(page))  # fmt: skip
+    parts = (_top(page), _failed(page), _findings(page), _beside(page), _again(page), _what_if(page, plots),
+             _checklist(page), _read(page))  # fmt: skip
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line for part in parts for line in part)).strip("\n") + "\n"
 
 
@@ -156,6 +156,18 @@ def _fixes(fixes: Iterable[Mapping[str, Any]]) -> list[str]:
         for framework, text in fix["code"][:1]:  # the run's own; HTML folds the others
             codes += [f"{action.rstrip('.')}, {escape(framework)}:", "", *fence([text])]
     return table(["action", "saves at the peak", "cost", "verify by", "undo"], rows) + codes
+
+
+def _again(page: Mapping[str, Any]) -> list[str]:
+    if not page["again"]:
+        return []
+    rows = [
+        (escape(row["where"]), escape(row["change"]), f"{escape(row['verdict'])}: {escape(row['says'])}", row["peak"],
+         row["growth"], _cell_code(row["source"]))
+        for row in page["again"]
+    ]  # fmt: skip
+    head = ["where", "what", "came of it", "highest allocated", "per micro-step", "line"]
+    return ["## Reproductions", "", "Second runs, of the settings alone.", "", *table(head, rows)]
 
 
 def _beside(page: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from .lists import ROLES, files_in_order, files_text, gathered, ranges, status_o
 from .words import (
     STATES,
     VERDICTS,
+    again_rows,
     arithmetic,
     beside_rows,
     clean,
@@ -80,6 +81,7 @@ def build(
         "findings": [one for one in findings if one["verdict"] != "ruled-out"],
         "ruled_out": [one for one in findings if one["verdict"] == "ruled-out"],
         "beside": _beside(diagnosis.comparison) if diagnosis.comparison else None,
+        "again": again_rows(diagnosis.repeats) if diagnosis.repeats else [],
         "what_if": _what_if(what_if) if what_if else None,
         "checklist": _checklist(checklist) if checklist else None,
         "settings": [{"name": clean(name, CONTEXT_LIMIT), "value": clean(value_text(value), CONTEXT_LIMIT),

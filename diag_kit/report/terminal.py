@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from ..beside import Comparison
+from ..beside import Comparison, Repeats
 from ..checklist import heading
 from ..findings import Diagnosis, Finding
 from ..units import format_bytes
@@ -51,6 +51,8 @@ def render(diagnosis: Diagnosis, *, width: int = 80, color: bool = False) -> str
     page.field("", _rest(len(standing) - SHOWN, len(diagnosis.findings) - len(standing)))
     if diagnosis.comparison:
         page.beside(diagnosis.comparison)
+    if diagnosis.repeats:
+        page.again(diagnosis.repeats)
     if diagnosis.missing:
         what, how = diagnosis.missing[0].what.rstrip("."), diagnosis.missing[0].how
         page.field("missing", what if is_command(how) else f"{what}: {how}")
@@ -198,6 +200,13 @@ class _Page:
             self.say(_plain(f"memory: {comparison.memory.text}"), " " * LABEL + "· ")
         for line in [line for line in comparison.lines if not line.after][:1]:
             self.say(_plain(f"only here: {line.text} ({line.source})", 200), " " * LABEL + "· ")
+
+    def again(self, repeats: Repeats) -> None:
+        """What reproductions settle; else what they say, the first few."""
+        settled = [f"{tick.state}: {tick.text}" for _, tick in repeats.ticks]
+        said = [f"{one.where}{f', {one.change}' if one.change else ''}: {one.says}" for one in repeats.runs]
+        for number, text in enumerate((settled or list(dict.fromkeys(said)))[:SHOWN]):
+            self.field("" if number else "again", text)
 
     def command(self, label: str, command: str) -> None:
         """A shell command that can still be copied: broken only at spaces outside quotes, with a backslash."""

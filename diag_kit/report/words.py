@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..beside import Comparison
+from ..beside import Again, Comparison, Repeats
 from ..differences import signed
 from ..evidence.facts import Source
 from ..findings import Diagnosis, Failure
@@ -218,6 +218,28 @@ def beside_rows(comparison: Comparison) -> list[dict[str, str]]:
         rows.append({"name": clean(one.name, 400), "failed": failed, "where": where, "good": good,
                      "good_where": good_where, "predicted": predicted})  # fmt: skip
     return rows
+
+
+def again_rows(repeats: Repeats) -> list[dict[str, str]]:
+    """Reproductions for a table: where, what was changed, what came of it, measured beside predicted sizes."""
+
+    def size(measured: int | None, predicted: int | None) -> str:
+        beside = "" if predicted is None else f" ({format_bytes(predicted)} predicted)"
+        return "not told" if measured is None else f"{format_bytes(measured)}{beside}"
+
+    def row(one: Again) -> dict[str, str]:
+        what = [one.change, "scaled down" if one.small else ""]
+        return {
+            "where": clean(one.where, 400),
+            "change": clean(", ".join(filter(None, what)), 400) or "as it ran",
+            "verdict": clean(one.verdict, 400) or "not finished",
+            "says": clean(one.says),
+            "peak": size(one.peak_bytes, one.predicted_bytes),
+            "growth": size(one.growth_bytes, one.predicted_growth_bytes),
+            "source": clean(str(one.source), 400),
+        }
+
+    return [row(one) for one in repeats.runs]
 
 
 def coverage_text(coverage: Mapping[str, Any]) -> str:

@@ -81,8 +81,9 @@ def script(
     if "growth" in stated.get("backward", ""):
         del stated["backward"]
         assumed["backward"] = "memory grew per micro-step: graphs kept to the window's end stand for what keeps them"
-    redactor = Redactor()
-    redactor.learn([stated, str(diagnosis.failure.host if diagnosis.failure else "")])
+    hosts = {moment.host for moment in diagnosis.timeline} | {diagnosis.failure.host if diagnosis.failure else None}
+    redactor = Redactor(hosts=sorted(host for host in hosts if host))
+    redactor.learn([stated, [str(file.path) for file in diagnosis.files]])
     own = s.exact.config if s.exact and not s.exact.uncovered else None
     config = _plain_config(redactor.walk(own)) if own else None
     left_out = dict(_left_out(s, diagnosis, config))

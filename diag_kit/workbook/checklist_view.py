@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import getpass
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
 from ..checklist import EVIDENCE, Checklist, Item
-from ..errors import StateError
+from ..errors import DiagKitError, StateError
 from ..report.words import STATES
+from ..reproduction import NAME, Script, commands, save
+from . import places
 from .controls import Board
+from .html import render
 from .state import WorkbookState
 
 DECIDING = 3
 
 
 class ChecklistView(w.VBox):
-    """A board over the state's checklist."""
+    """A board over the state's checklist, and a button that writes the reproduction script."""
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
         self.board = Board(who=_login(), states=[list(pair) for pair in STATES.items()])
-        super().__init__([self.board])
-        self.add_class("dk")
+        self.script = w.Button(description="Write the reproduction script", layout=w.Layout(width="auto"))
+        self.written = w.HTML("<div role='status'></div>")
+        self.script.on_click(lambda _: self._write())
+        super().__init__([self.board, self.script, self.written])
+        self.add_class("dk").add_class("dk-stack")
         self.board.on_msg(self._mark)
         state.on("evidence", self._show_items)
         state.on("checklist", self._show_marks)
@@ -57,6 +64,31 @@ class ChecklistView(w.VBox):
             if current
             else "Nothing to check."
         )
+
+    def _write(self) -> None:
+        try:
+            path, made = self.write()
+        except DiagKitError as error:
+            self.written.value = render("line.html", line=str(error))
+            return
+        notes = (*made.assumed.values(), *made.left_out.values())
+        self.written.value = render("script.html", path=path, commands=commands(path), notes=notes)
+
+    def write(self) -> tuple[Path, Script]:
+        """Write the script beside the reports; returns its path and what it stands on.
+
+        Raises:
+            DiagKitError: nothing is open, or the folder can't be written to.
+        """
+        state = self.state
+        if state.diagnosis is None:
+            raise DiagKitError("open evidence first: there is nothing to reproduce yet")
+        folder = places.report_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiagKitError(f"{folder}: can't be made ({error.strerror}); start in another folder") from error
+        return save(folder / NAME, state.diagnosis, [Path(one) for one in state.evidence])
 
     def _mark(self, _board: Any, message: dict[str, str], _buffers: Any) -> None:
         try:

@@ -66,6 +66,11 @@ def work_folder() -> Path:
     return root
 
 
+def report_folder() -> Path:
+    """The folder that reports go to unless another is named."""
+    return start_folder() / "diag-kit-report"
+
+
 def start_folder() -> Path:
     """The folder that relative paths mean."""
     return Path(os.environ.get(START) or Path.cwd())

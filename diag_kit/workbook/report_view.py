@@ -30,7 +30,7 @@ class ReportView(w.VBox):
         }
         redact = "Redact names, hosts, addresses, paths and secrets"
         self.redact = w.Checkbox(value=True, description=redact, indent=False, layout=w.Layout(width="auto"))
-        self.folder = w.Text(value=str(places.start_folder() / "diag-kit-report"))
+        self.folder = w.Text(value=str(places.report_folder()))
         self.export = w.Button(description="Export report", button_style="primary")
         self.status = w.HTML("<div role='status'></div>")
         self.links = w.HBox().add_class("dk-line")
