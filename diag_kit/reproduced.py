@@ -62,6 +62,8 @@ def _judged(one: SecondRun, failure: Failure | None) -> tuple[str, str]:
     if one.verdict not in (_REPRODUCED, _NOT):
         return "", f"{'failed otherwise' if one.verdict else 'was ended from outside'}, before it could tell"
     ended = f"ran out of memory in {one.phase}" if one.verdict == _REPRODUCED else f"ran through {one.steps} steps"
+    if not one.whole:
+        return "", f"{ended}, but its start is not whole: nothing tells at which size"
     if one.small or not one.cuda:
         return "", f"{ended}, scaled down: that says nothing of the run's peak on its GPU"
     if one.change:
@@ -133,7 +135,7 @@ def _comparable(one: SecondRun, other: SecondRun) -> bool:
     sizes = [run.cap_bytes or run.total_bytes or 0 for run in (one, other)]
     same = (other.failure, other.settings, other.shape) == (one.failure, one.settings, one.shape)
     near = abs(sizes[0] - sizes[1]) <= _ALIKE * max(sizes)
-    return same and near and other.cuda and not (other.small or other.change)
+    return same and near and other.whole and other.cuda and not (other.small or other.change)
 
 
 def _other_device(one: SecondRun, other: SecondRun) -> bool:
@@ -150,7 +152,7 @@ def _scaled(judged: Sequence[tuple[SecondRun, str, str]], figures: Figures) -> T
         return None
     for one, *_ in judged:
         grows = _growth(one)
-        if one.small and not one.change and "backward" not in one.assumed and grows is not None:
+        if one.whole and one.small and not one.change and "backward" not in one.assumed and grows is not None:
             how = "memory does not grow with the micro-steps; the settings alone do not make it grow"
             if grows:
                 how = f"memory rises by {format_bytes(grows)} with each micro-step; the settings alone make it grow"
@@ -164,7 +166,7 @@ def with_variables(repeats: Repeats | None, run: Run, findings: Sequence[Finding
     confirmed where a variable that its fixes change moves the peak and another does not, refuted where none of them
     does.
     """
-    whole = [one for one in second_runs(run.repetitions) if one.cuda and not one.small and one.peak_bytes]
+    whole = [one for one in second_runs(run.repetitions) if one.whole and one.cuda and not one.small and one.peak_bytes]
     base = next((one for one in whole if not one.change), None)
     cause = next((finding.cause for finding in findings if finding.verdict != "ruled-out"), "")
     named = variables_of(cause)

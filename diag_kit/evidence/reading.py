@@ -23,7 +23,7 @@ from ..errors import EvidenceError, StopReading
 from . import settings_file, tables
 from .facts import Fact, FileCoverage
 from .files import SETTINGS, File
-from .parsers import all_parsers
+from .parsers import all_parsers, reproduction
 from .scan import AFTER, BEFORE, SAMPLES, Literals, Scan, Span, merged, scan
 from .scan.engines import preparer
 from .streams import Text, codec_of, open_text
@@ -35,6 +35,7 @@ _HEAD, _LABELS = 64 << 10, 2 << 10
 _MOST_WHOLE = 1 << 20
 _BREAK = re.compile(rb"[\r\n]")
 _REPETITION = b'{"record": "diag-kit-repro '
+_RECORD = "diag-kit-repro "
 _PICKLES = (".pickle", ".pkl", ".pt", ".pth", ".bin", ".safetensors")
 
 
@@ -325,10 +326,10 @@ def _parse(
     ranks: set[int] = set()
     notes: list[str] = []
     chosen = list(parsers or all_parsers())
-    for window in windows:
+    for window, readers in _shared(windows, chosen):
         ranks |= {line.rank for line in window.lines if line.rank is not None}
         said = "\n".join(line.text for line in window.lines)
-        for parser in chosen:
+        for parser in readers:
             if not hasattr(parser, "READS_ALL") and not any(literal in said for literal in parser.LITERALS):
                 continue
             try:
@@ -338,6 +339,16 @@ def _parse(
                 notes.append(f"the reader of {name} stumbled ({type(error).__name__}); what it had read is kept")
     facts.sort(key=lambda fact: fact.source.line or 0)
     return facts, frozenset(ranks), notes
+
+
+def _shared(windows: Iterable[Window], chosen: list[ModuleType]) -> Iterator[tuple[Window, list[ModuleType]]]:
+    """Windows with who reads them: a second run's records are no part of a message that stands around them."""
+    for window in windows:
+        if any(_RECORD in line.text for line in window.lines):
+            yield from ((piece, chosen) for piece in window.split(_RECORD))
+            yield window, [parser for parser in chosen if parser is reproduction]
+        else:
+            yield window, chosen
 
 
 def digest(file: File) -> bytes:

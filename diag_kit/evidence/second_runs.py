@@ -12,6 +12,7 @@ from .parsers import torch_oom
 from .text import Window, lines_of
 
 _END = 1 << 62
+_STATED = {"small": bool, "change": dict, "assumed": list, "left_out": list, "device": str}
 
 
 class _Part(Protocol):
@@ -27,6 +28,7 @@ class SecondRun:
         verdict: the script's own word; empty where it was ended from outside.
         source: the line that tells the most of its end. started: its first record.
         failure: digest of the failure that it is of.
+        whole: its start says at which size it ran, what was changed, assumed and left out.
         small: scaled down: tells nothing of the run's own peak.
         cuda: it ran on a GPU. gpu: that GPU's UUID.
         cap_bytes: what torch was held to. others_bytes: what other processes held when it began.
@@ -41,6 +43,7 @@ class SecondRun:
     started: Source
     verdict: str = ""
     failure: str = ""
+    whole: bool = False
     small: bool = False
     cuda: bool = False
     device: str = ""
@@ -127,6 +130,7 @@ def _second_run(run: str, told: Sequence[Repetition]) -> SecondRun:
         started=start.source,
         verdict=_text(end.said.get("verdict")) if end else "",
         failure=_text(said.get("failure")),
+        whole=all(isinstance(said.get(name), kind) for name, kind in _STATED.items()),
         small=said.get("small") is not False,
         cuda=bool(device) and device != "cpu",
         device=device,

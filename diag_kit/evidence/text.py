@@ -125,6 +125,16 @@ class Window:
         prefix = {name: getattr(line, name) for name in ("rank", "host", "pid", "local_rank", "time")}
         return Event(kind=kind, family=family, **{"source": self.source(index), **prefix, **said})
 
+    def split(self, text: str) -> list[Window]:
+        """What stands between the lines that have this text in them, without those."""
+        pieces: list[list[Line]] = [[]]
+        for line in self.lines:
+            if text in line.text:
+                pieces.append([])
+            else:
+                pieces[-1].append(line)
+        return [Window(self.path, lines) for lines in pieces if lines]
+
     def joined(self, index: int, *, lines: int = 6, stop: re.Pattern[str] | None = None) -> str:
         """The line at ``index`` and what follows it, as one string: undoes wrapping.
 
