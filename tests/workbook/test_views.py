@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from diag_kit.diagnosis import diagnose
 from diag_kit.errors import EntryError
 from diag_kit.findings import Diagnosis
 from diag_kit.memory.formulas import estimate
+from diag_kit.reproduction import commands
 from diag_kit.units import format_bytes
 from diag_kit.workbook import Walk, Workbook, places, workbook
 from diag_kit.workbook.diagnosis_view import page, part_of
 from diag_kit.workbook.state import WorkbookState
+from tests.reproduction.runs import printed
 
 
 def spec(book: Workbook, plot: str) -> dict:
@@ -302,6 +305,32 @@ def test_evidence_ticks_items_with_their_line(book: Workbook) -> None:
     ticked = [item for item in items if item["evidence"] and item["where"]]
     assert ticked
     assert all(item["line"] for item in ticked)
+
+
+def test_the_reproduction_script_is_written_beside_the_report(book: Workbook, tmp_path: Path) -> None:
+    """The button saves it, shows where, both commands and what was assumed; without evidence it says so in one line."""
+    book.checklist.script.click()
+    path, shown = tmp_path / "diag-kit-report" / "reproduce.py", book.checklist.written.value
+    compile(path.read_text(encoding="utf-8"), str(path), "exec")
+    assert str(path) in shown and all(escape(command) in shown for command in commands(path))
+    assert "whether activations are checkpointed" in shown and "alice" not in path.read_text(encoding="utf-8")
+    path.write_text("mine")
+    book.checklist.script.click()
+    assert "name another file" in book.checklist.written.value and path.read_text() == "mine"
+    empty = workbook()
+    empty.checklist.script.click()
+    assert "open evidence first" in empty.checklist.written.value
+
+
+def test_a_reproduction_beside_the_logs_ticks_the_board(run: Path) -> None:
+    """Its line stands on the item that it settles; what people marked before is found again."""
+    before = diagnose(run)
+    (run / "again.log").write_text(printed(before, asked="8.00 GiB"))
+    book = workbook(run)
+    items = [item for group in book.checklist.board.groups for item in group["items"]]
+    ticked = next(item for item in items if item["id"] == "universal/reproduce")
+    assert ticked["evidence"]["state"] == "confirmed" and ticked["where"].startswith("again.log:")
+    assert book.state.diagnosis and book.state.diagnosis.content_key == before.content_key
 
 
 def test_report_is_written_in_three_forms(book: Workbook, tmp_path: Path) -> None:
