@@ -84,7 +84,7 @@ def script(
     hosts = {moment.host for moment in diagnosis.timeline} | {diagnosis.failure.host if diagnosis.failure else None}
     redactor = Redactor(hosts=sorted(host for host in hosts if host))
     redactor.learn([stated, [str(file.path) for file in diagnosis.files]])
-    own = s.exact.config if s.exact and not s.exact.uncovered else None
+    own = s.exact.config if s.exact and not s.exact.uncovered and s.model.lm_head and not s.model.encoder else None
     config = _plain_config(redactor.walk(own)) if own else None
     left_out = dict(_left_out(s, diagnosis, config))
     alloc = diagnosis.settings.get("alloc_conf", ("",))[0]
@@ -205,6 +205,10 @@ def _chosen(lines: Sequence[str], parts: Mapping[str, Any]) -> Iterator[str]:
             yield line
 
 
+def _inside(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+
+
 def _literal(value: Any, used: int = 0, indent: int = 0) -> str:
     """A value as Python source, in ASCII, one line where it fits: nothing in it can end the literal."""
     if isinstance(value, str):
@@ -219,11 +223,11 @@ def _literal(value: Any, used: int = 0, indent: int = 0) -> str:
         return head + _literal(one, len(head) + 1, deeper)
 
     pad, most = " " * (indent + 4), _WIDTH - 1
-    if all(isinstance(one, bool | int | float | str) or not one for _, one in pairs) and len(pairs) > 6:
+    if len(pairs) > 6 and not any(isinstance(inner, Mapping | list) for _, one in pairs for inner in _inside(one)):
         rows = [pad]
         for key, one in pairs:  # as many on a line as it takes
             text = item(key, one, indent + 4)
-            fits = len(rows[-1]) + len(text) + 2 <= most
+            fits = len(rows[-1]) + len(text) + 2 <= most and "\n" not in text
             rows = [*rows[:-1], f"{rows[-1]}{text}, "] if fits else [*rows, f"{pad}{text}, "]
         return "\n".join([open_, *(row.rstrip() for row in rows if row.strip()), " " * indent + close])
     line = open_ + ", ".join(item(key, one, indent) for key, one in pairs) + close

@@ -10,7 +10,7 @@ import ipywidgets as w
 
 from ..checklist import EVIDENCE, Checklist, Item
 from ..errors import DiagKitError, StateError
-from ..report.words import STATES
+from ..report.words import STATES, again_rows
 from ..reproduction import NAME, Script, commands, save
 from . import places
 from .controls import Board
@@ -29,7 +29,8 @@ class ChecklistView(w.VBox):
         self.script = w.Button(description="Write the reproduction script", layout=w.Layout(width="auto"))
         self.written = w.HTML("<div role='status'></div>")
         self.script.on_click(lambda _: self._write())
-        super().__init__([self.board, self.script, self.written])
+        self.again = w.HTML()
+        super().__init__([self.board, self.again, self.script, self.written])
         self.add_class("dk").add_class("dk-stack")
         self.board.on_msg(self._mark)
         state.on("evidence", self._show_items)
@@ -37,6 +38,10 @@ class ChecklistView(w.VBox):
         self._show_items()
 
     def _show_items(self) -> None:
+        diagnosis = self.state.diagnosis
+        again = again_rows(diagnosis.repeats) if diagnosis and diagnosis.repeats else []
+        self.again.value = render("again.html", rows=again) if again else ""
+        self.written.value = "<div role='status'></div>"
         with self.board.hold_sync():
             self._show_marks()
             checklist = self.state.checklist

@@ -49,7 +49,7 @@ def test_every_run_gives_a_script(run):
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     assert imported <= {"torch", "transformers", "bitsandbytes", *sys.stdlib_module_names} - {"pickle", "socket", "urllib"}
-    assert text.isascii() and len(text.splitlines()) <= 430
+    assert text.isascii() and len(text.splitlines()) <= 400
     told = constants(text)
     assert set(told["ASSUMED"]) | set(told["STATED"]) >= {"model", "micro_batch", "seq_len", "grad_accum", "precision"}
     assert not set(told["ASSUMED"]) & set(told["STATED"])
@@ -235,6 +235,25 @@ def test_the_runs_own_model_is_built_from_its_configuration(tmp_path):
     assert sum(p.numel() for p in plain.parameters()) == made.settings.model.params
     tokens = program["torch"].zeros((1, 4), dtype=program["torch"].int64)
     assert all(model(tokens)[1].shape == (1, 4, 96) for model in (own, plain))
+
+
+def test_the_machine_is_told_before_anything_is_allocated(tmp_path, monkeypatch):
+    """Device, UUID, driver, sizes, and what other processes hold on this device: not its own, not another device's."""
+    from types import SimpleNamespace
+
+    path, _ = save(tmp_path / "reproduce.py", diagnose(RUNS[0]), [RUNS[0]])
+    program = runpy.run_path(str(path), run_name="reproduction")
+    cuda, answers = program["torch"].cuda, {}
+    monkeypatch.setattr(cuda, "get_device_properties", lambda _: SimpleNamespace(name="NVIDIA T4", uuid="aa-11"))
+    monkeypatch.setattr(cuda, "mem_get_info", lambda: (10 << 30, 15 << 30))
+    monkeypatch.setattr(program["subprocess"], "check_output", lambda call, **_: answers[call[-1].split("=")[0]])
+    answers |= {"--query-gpu": "550.54\n550.54\n", "--query-compute-apps":
+                f"GPU-aa-11, 71, 512\nGPU-aa-11, {program['os'].getpid()}, 300\nGPU-bb-22, 72, 4096\nGPU-aa-11, 73, [N/A]\n"}
+    found = program["machine"](True)
+    assert found == {"device": "NVIDIA T4", "gpu": "GPU-aa-11", "total_bytes": 15 << 30, "free_bytes": 10 << 30,
+                     "driver": "550.54", "others_bytes": 512 << 20}  # fmt: skip
+    monkeypatch.setattr(program["subprocess"], "check_output", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
+    assert program["machine"](True)["others_bytes"] is None
 
 
 def test_the_command_writes_and_says_how_to_run(tmp_path, capsys):

@@ -330,6 +330,7 @@ def test_a_reproduction_beside_the_logs_ticks_the_board(run: Path) -> None:
     items = [item for group in book.checklist.board.groups for item in group["items"]]
     ticked = next(item for item in items if item["id"] == "universal/reproduce")
     assert ticked["evidence"]["state"] == "confirmed" and ticked["where"].startswith("again.log:")
+    assert "NVIDIA A100 of node-a" in book.checklist.again.value and "again.log:" in book.checklist.again.value
     assert book.state.diagnosis and book.state.diagnosis.content_key == before.content_key
 
 
