@@ -166,6 +166,8 @@ def _left_out(s: Settings, diagnosis: Diagnosis, config: Any) -> Iterator[tuple[
     """What the run does and the script does not."""
     p = s.parallelism
     strategy, ranks = diagnosis.settings.get("strategy", (None,))[0], diagnosis.settings.get("world_size", (None,))[0]
+    if diagnosis.family != "gpu-oom":
+        yield "failure", "the evidence shows no failure on GPU memory; this measures what a step of the settings takes"
     if p.strategy != "none" or p.world_size > 1 or strategy or (isinstance(ranks, int) and ranks > 1):
         yield "parallelism", "one process holds the whole model; what ranks share or exchange is not here"
     if s.lora or "lora" in diagnosis.settings:

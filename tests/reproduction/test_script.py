@@ -53,6 +53,7 @@ def test_every_run_gives_a_script(run):
     told = constants(text)
     assert set(told["ASSUMED"]) | set(told["STATED"]) >= {"model", "micro_batch", "seq_len", "grad_accum", "precision"}
     assert not set(told["ASSUMED"]) & set(told["STATED"])
+    assert ("failure" in told["LEFT_OUT"]) == (diagnosis.family != "gpu-oom") == (told["EXPECTED"]["failure"] == "")
 
 
 def test_scripts_pass_the_linter(tmp_path):
