@@ -193,7 +193,8 @@ def with_variables(repeats: Repeats | None, run: Run, findings: Sequence[Finding
 
 def variables_of(cause: str) -> frozenset[str]:
     """Settings that the fixes of a cause change."""
-    fixes = [fix for entry in load_entries() for fix in entry.fixes if cause in fix.causes]
+    entries = [entry for entry in load_entries() if any(one.id == cause for one in entry.causes)]
+    fixes = [fix for entry in entries for fix in entry.fixes if not fix.causes or cause in fix.causes]
     return frozenset(name for fix in fixes for name in fix.saves or ())
 
 
