@@ -41,7 +41,7 @@ def window(bench: Any, way: str) -> list[int]:
     with bench.tape() as tape:
         outputs, hits = [], []
         for _ in range(STEPS):
-            logits = model(torch.randn(1024, 128, device=bench.device))
+            logits = model(torch.randn(1024, 64, device=bench.device))
             labels = torch.zeros(1024, dtype=torch.long, device=bench.device)
             loss = logits.square().mean()
             loss.backward()

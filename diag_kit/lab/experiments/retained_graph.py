@@ -39,7 +39,7 @@ def window(bench: Any, way: str) -> list[int]:
     with bench.tape() as tape:
         total, losses = torch.zeros((), device=bench.device), []
         for _ in range(STEPS):
-            x = torch.randn(512, 128, device=bench.device)
+            x = torch.randn(512, 64, device=bench.device)
             loss = model(x).square().mean() / STEPS
             if way == "backward deferred":
                 total = total + loss
