@@ -62,7 +62,7 @@ def _outcome(id: str, bench: Any, device: str, torch: Any) -> Outcome:
     seconds, used = time.perf_counter() - start, _processor() - processor - bench.importing
     return Outcome(
         id, judged.verdict, judged.says, measured.x_title, measured.lines, judged.rows, device, torch.__version__,
-        round(seconds, 3), round(used, 3),
+        round(seconds, 3), round(used, 3), figures=measured.figures,
     )  # fmt: skip
 
 

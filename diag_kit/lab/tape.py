@@ -95,7 +95,7 @@ def _events(tree: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
 
 
 def heap_bytes() -> int | None:
-    """What this process has taken from the C library's heap, where autograd's nodes live; None but for glibc's 2.33 on."""
+    """What this process has taken of the C library's heap, where autograd's nodes live; None without mallinfo2."""
     try:
         library = ctypes.CDLL(None)
         library.mallinfo2.restype = _Mallinfo
@@ -110,7 +110,18 @@ class _Mallinfo(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
     )
 
 

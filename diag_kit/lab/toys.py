@@ -29,13 +29,14 @@ class Blocks(nn.Module):
 
 
 class Layer(nn.Module):
-    """A pre-norm transformer layer; ``attention`` is ``eager`` or ``sdpa``; ``gated``: RMS norms and SwiGLU, as in Llama."""
+    """A pre-norm transformer layer; ``attention`` is ``eager`` or ``sdpa``; ``gated``: RMS norms, SwiGLU."""
 
     def __init__(self, width: int, heads: int, attention: str, dropout: float, gated: bool = False) -> None:
         super().__init__()
         self.heads, self.attention, self.dropout, self.gated = heads, attention, dropout, gated
         self.norm, self.norm2 = (nn.RMSNorm(width) if gated else nn.LayerNorm(width) for _ in range(2))
-        self.gate = nn.Linear(width, 4 * width) if gated else None
+        if gated:
+            self.gate = nn.Linear(width, 4 * width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 

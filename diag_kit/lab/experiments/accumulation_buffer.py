@@ -39,7 +39,9 @@ def window(bench: Any, way: str) -> tuple[tuple[int, ...], int]:
     if way == "adapters trained":
         model.requires_grad_(False)
         for block in model.blocks:
-            block.append(torch.nn.Linear(64, 4, device=bench.device)).append(torch.nn.Linear(4, 64, device=bench.device))
+            block.append(torch.nn.Linear(64, 4, device=bench.device)).append(
+                torch.nn.Linear(4, 64, device=bench.device)
+            )
     elif "bf16" in way:
         model = model.bfloat16()
         own = parameter_bytes(model)

@@ -52,7 +52,8 @@ def judge(measured: Measured) -> Judged:
     one, two, *_, most = measured.lines[0].bytes
     gradients = measured.figures["gradients"]
     says = (
-        f"The peak is {shown(one)} with one micro-step, {shown(two)} with two and {shown(most)} with {WINDOWS[-1]}; the one "
+        f"The peak is {shown(one)} with one micro-step, {shown(two)} with two and {shown(most)} with "
+        f"{WINDOWS[-1]}; the one "
         f"rise is {shown(two - one)}, and one copy of the gradients is {shown(gradients)}."
     )
     rows = tuple(Row(f"accumulation {n}", b, "peak") for n, b in zip(WINDOWS, measured.lines[0].bytes, strict=True))

@@ -48,7 +48,10 @@ def judge(measured: Measured) -> Judged:
         f"Two small runs say that {shown(budget)} hold a batch of 7 and not of 8; measured are {shown(seven)} and "
         f"{shown(eight)}. Whether a step fits is arithmetic: the same step fits with one sequence less."
     )
-    rows = tuple(Row(f"batch {x:.0f}", n, "over" if n > budget else "fits") for x, n in zip(measured.lines[0].x, peak, strict=True))
+    rows = tuple(
+        Row(f"batch {x:.0f}", n, "over" if n > budget else "fits")
+        for x, n in zip(measured.lines[0].x, peak, strict=True)
+    )
     return Judged(truth(n > budget for n in (seven, eight)), says, rows)
 
 

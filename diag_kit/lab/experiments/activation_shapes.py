@@ -57,8 +57,10 @@ def judge(measured: Measured) -> Judged:
     varies = max(size.values()) > 1.05 * min(size.values())
     follows = all(abs(told[u] - size[u]) <= 0.001 * size[u] for u in UNSEEN)
     says = (
-        f"From {shown(min(size.values()))} to {shown(max(size.values()))}. The polynomial through {len(SEEN)} shapes misses "
-        f"{len(UNSEEN)} unseen ones by {worst:,.0f} bytes at most; its terms B·S and B·S² are {float(factors[4]):,.0f} and "
+        f"From {shown(min(size.values()))} to {shown(max(size.values()))}. The polynomial through "
+        f"{len(SEEN)} shapes misses "
+        f"{len(UNSEEN)} unseen ones by {worst:,.0f} bytes at most; its terms B·S and B·S² are "
+        f"{float(factors[4]):,.0f} and "
         f"{float(factors[5]):,.0f} bytes."
     )
     rows = tuple(Row(f"{b} x {n} tokens", size[b, n], f"told {told[b, n]:,.0f}") for b, n in UNSEEN)
@@ -67,8 +69,16 @@ def judge(measured: Measured) -> Judged:
 
 def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's activations at its shape, at twice the length and at twice the batch."""
-    cases = (("its shape", s), ("twice the length", s.with_(seq_len=2 * s.seq_len)), ("twice the batch", s.with_(micro_batch=2 * s.micro_batch)))
+    cases = (
+        ("its shape", s),
+        ("twice the length", s.with_(seq_len=2 * s.seq_len)),
+        ("twice the batch", s.with_(micro_batch=2 * s.micro_batch)),
+    )
     return tuple(
-        Carried(f"activations and scores at {words}", sum(category_bytes(at, c) for c in ("activations", "attention_scores")), "")
+        Carried(
+            f"activations and scores at {words}",
+            sum(category_bytes(at, c) for c in ("activations", "attention_scores")),
+            "",
+        )
         for words, at in cases
     )

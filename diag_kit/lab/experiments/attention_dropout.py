@@ -45,7 +45,8 @@ def judge(measured: Measured) -> Judged:
     plain, dropped = (line.bytes[-1] for line in measured.lines)
     scores = measured.figures["scores"]
     says = (
-        f"At {LENGTHS[-1]} tokens one matrix of scores is {shown(scores)}; kept for backward are {plain / scores:.2f} of them "
+        f"At {LENGTHS[-1]} tokens one matrix of scores is {shown(scores)}; kept for backward are "
+        f"{plain / scores:.2f} of them "
         f"without dropout and {dropped / scores:.2f} with it."
     )
     rows = tuple(Row(line.label, line.bytes[-1], f"kept at {LENGTHS[-1]} tokens") for line in measured.lines)
@@ -56,6 +57,10 @@ def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's scores, written out, without dropout and with it."""
     cases = [("without dropout", 0.0), ("with dropout", s.dropout or 0.1)]
     return tuple(
-        Carried(f"scores {words}, eager", category_bytes(s.with_(attention="eager", dropout=p), "attention_scores"), "at most")
+        Carried(
+            f"scores {words}, eager",
+            category_bytes(s.with_(attention="eager", dropout=p), "attention_scores"),
+            "at most",
+        )
         for words, p in cases
     )

@@ -57,7 +57,8 @@ def judge(measured: Measured) -> Judged:
     each, around = (line.bytes[-1] for line in measured.lines)
     weights = measured.figures["parameters"]
     says = (
-        f"Between micro-steps {shown(around)} are alive with one context around all and {shown(each)} with one for each: "
+        f"Between micro-steps {shown(around)} are alive with one context around all and {shown(each)} "
+        f"with one for each: "
         f"{shown(around - each)} more, {(around - each) / weights:.2f} times the fp32 parameters."
     )
     rows = tuple(Row(line.label, line.bytes[-1], "alive between micro-steps") for line in measured.lines)
@@ -67,4 +68,6 @@ def judge(measured: Measured) -> Judged:
 def carry(s: Settings) -> tuple[Carried, ...]:
     """Half of the run's weights in fp32."""
     weights = term_bytes(s.with_(precision="amp-bf16", lora=None, base_quantization=None), "parameters")
-    return (Carried("cache of 16-bit weights, kept over the window", weights // 2, "half of the fp32 parameters on a rank"),)
+    return (
+        Carried("cache of 16-bit weights, kept over the window", weights // 2, "half of the fp32 parameters on a rank"),
+    )

@@ -15,7 +15,9 @@ ABOUT = Experiment(
     entry="activation-memory-spike",
     cause="activations-too-large",
     claim="Gradient checkpointing lowers the peak.",
-    expect="The peak by depth with a small vocabulary, with checkpointing and without; and beside it a large vocabulary.",
+    expect=(
+        "The peak by depth with a small vocabulary, with checkpointing and without; and beside it a large vocabulary."
+    ),
 )
 DEPTHS = (2, 4, 8)
 KINDS = (("small vocabulary", 256, DEPTHS), ("large vocabulary, shallow", 16_000, (1,)))
@@ -44,8 +46,12 @@ def peak(bench: Any, vocab: int, depth: int, checkpointing: bool) -> int:
 
 def judge(measured: Measured) -> Judged:
     """Lowers: by more than a tenth, at the deepest of each kind."""
-    pairs = {kind: [measured.line(f"{kind}, {way}").bytes[-1] for way in ("kept", "recomputed")] for kind, _, _ in KINDS}
-    says = "; ".join(f"{kind}: {shown(a)} kept, {shown(b)} recomputed, {1 - b / a:.0%} less" for kind, (a, b) in pairs.items())
+    pairs = {
+        kind: [measured.line(f"{kind}, {way}").bytes[-1] for way in ("kept", "recomputed")] for kind, _, _ in KINDS
+    }
+    says = "; ".join(
+        f"{kind}: {shown(a)} kept, {shown(b)} recomputed, {1 - b / a:.0%} less" for kind, (a, b) in pairs.items()
+    )
     rows = tuple(Row(f"{kind}, recomputed", b, f"{shown(a)} kept") for kind, (a, b) in pairs.items())
     return Judged(truth(b < 0.9 * a for a, b in pairs.values()), f"{says}.", rows)
 

@@ -50,8 +50,10 @@ def judge(measured: Measured) -> Judged:
     deleted, left = (line.bytes[-1] for line in measured.lines)
     logits = measured.figures["logits"]
     says = (
-        f"The next micro-step begins with {shown(left)} alive where the names are left, and with {shown(deleted)} where "
-        f"they are deleted; the logits are {shown(logits)}. A later peak shows it only where it stands in the forward pass."
+        f"The next micro-step begins with {shown(left)} alive where the names are left, and with "
+        f"{shown(deleted)} where "
+        f"they are deleted; the logits are {shown(logits)}. A later peak shows it only where it stands "
+        f"in the forward pass."
     )
     rows = tuple(Row(line.label, line.bytes[-1], "alive where the next micro-step begins") for line in measured.lines)
     return Judged("true" if left - deleted < 0.1 * logits else "false", says, rows)

@@ -49,7 +49,8 @@ def judge(measured: Measured) -> Judged:
     attached, detached, number = (line.bytes[-1] for line in measured.lines)
     own = measured.figures["output"]
     says = (
-        f"An output of {shown(own)} keeps {shown(attached)} with its graph, {shown(detached)} detached and {shown(number)} "
+        f"An output of {shown(own)} keeps {shown(attached)} with its graph, {shown(detached)} detached "
+        f"and {shown(number)} "
         "reduced to a number: detaching frees the graph, not the tensor."
         if detached >= 0.01 * own
         else f"Detached, an output of {shown(own)} keeps {shown(detached)}."

@@ -15,7 +15,10 @@ ABOUT = Experiment(
     entry="activation-memory-spike",
     cause="eval-peak",
     claim="Evaluation needs more memory than training.",
-    expect="The highest bytes over four batches: below training's under no_grad, above where graphs are kept or shapes are larger.",
+    expect=(
+        "The highest bytes over four batches: below training's under no_grad, above where graphs are kept or "
+        "shapes are larger."
+    ),
 )
 BATCHES = 4
 WAYS = ("no_grad", "autograd on, losses added up", "no_grad, outputs kept", "no_grad, batch eight times as large")
@@ -57,7 +60,11 @@ def judge(measured: Measured) -> Judged:
     """More than training: over its peak, at the last batch."""
     training, *ways = measured.lines
     most = training.bytes[-1]
-    says = f"Training peaks at {shown(most)}; " + ", ".join(f"{line.label}: {shown(line.bytes[-1])}" for line in ways) + "."
+    says = (
+        f"Training peaks at {shown(most)}; "
+        + ", ".join(f"{line.label}: {shown(line.bytes[-1])}" for line in ways)
+        + "."
+    )
     rows = tuple(Row(line.label, line.bytes[-1], f"highest over {BATCHES} batches") for line in measured.lines)
     return Judged(truth(line.bytes[-1] > most for line in ways), says, rows)
 

@@ -44,7 +44,9 @@ def kept(bench: Any, way: str, batch: int) -> int:
 def judge(measured: Measured) -> Judged:
     """Off: eval() keeps under a tenth of what train() keeps."""
     train, evaluation, without = (line.bytes[-1] for line in measured.lines)
-    says = f"After a forward pass train() keeps {shown(train)}, eval() {shown(evaluation)} and no_grad() {shown(without)}."
+    says = (
+        f"After a forward pass train() keeps {shown(train)}, eval() {shown(evaluation)} and no_grad() {shown(without)}."
+    )
     rows = tuple(Row(line.label, line.bytes[-1], "alive after a forward pass") for line in measured.lines)
     return Judged("true" if evaluation < 0.1 * train else "false", says, rows)
 

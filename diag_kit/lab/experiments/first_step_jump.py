@@ -57,7 +57,7 @@ def judge(measured: Measured) -> Judged:
         f"{way}: the first step() adds {shown(n[0])}, {n[0] / weights:.2f} times the parameters, the later ones "
         f"{shown(max(n[1:]))}" for way, n in added.items()
     )  # fmt: skip
-    rows = tuple(Row(way, n[0], "added by the first step()") for way, n in added.items())
+    rows = tuple(Row(way, round(n[0]), "added by the first step()") for way, n in added.items())
     jumps = (n[0] >= 0.9 * weights and max(n[1:]) < 0.01 * weights for n in added.values())
     return Judged(truth(jumps), f"{says}.", rows)
 

@@ -15,7 +15,9 @@ ABOUT = Experiment(
     entry="activation-memory-spike",
     cause="optimizer-state-first-step",
     claim="An optimizer step needs no memory beside its state.",
-    expect="The highest bytes of a step above what was alive before it, by implementation of AdamW and size of the model.",
+    expect=(
+        "The highest bytes of a step above what was alive before it, by implementation of AdamW and size of the model."
+    ),
 )
 WIDTHS = (32, 64, 128)
 WAYS = ("foreach", "fused", "loop")
@@ -26,7 +28,9 @@ def measure(bench: Any) -> Measured:
     from ..toys import Blocks, parameter_bytes
 
     sizes = tuple(parameter_bytes(Blocks(width)) for width in WIDTHS)
-    return Measured("bytes of parameters", tuple(Line(way, sizes, tuple(extra(bench, way, n) for n in WIDTHS)) for way in WAYS))
+    return Measured(
+        "bytes of parameters", tuple(Line(way, sizes, tuple(extra(bench, way, n) for n in WIDTHS)) for way in WAYS)
+    )
 
 
 def extra(bench: Any, way: str, width: int) -> int:
@@ -50,12 +54,17 @@ def judge(measured: Measured) -> Judged:
     """None: under a hundredth of the parameters."""
     share = {line.label: line.bytes[-1] / line.x[-1] for line in measured.lines}
     says = ", ".join(f"{way}: {n:.2f} times the parameters" for way, n in share.items())
-    rows = tuple(Row(line.label, line.bytes[-1], f"beside {shown(line.x[-1])} of parameters") for line in measured.lines)
+    rows = tuple(
+        Row(line.label, line.bytes[-1], f"beside {shown(line.x[-1])} of parameters") for line in measured.lines
+    )
     return Judged(truth(n < 0.01 for n in share.values()), f"For a moment a step takes, {says}.", rows)
 
 
 def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's temporaries by implementation, and its peak."""
     ways = [(way, {"optimizer": f"adamw-{way}"}) for way in WAYS]
-    found = tuple(Carried(f"temporaries, {way}", term_bytes(s.with_(**c), "optimizer temporaries"), "at the step") for way, c in ways)
+    found = tuple(
+        Carried(f"temporaries, {way}", term_bytes(s.with_(**c), "optimizer temporaries"), "at the step")
+        for way, c in ways
+    )
     return found + peaks(s, "peak of a step, {}", ways)

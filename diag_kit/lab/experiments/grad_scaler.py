@@ -54,7 +54,10 @@ def judge(measured: Measured) -> Judged:
     """Costs where the scaler raises the window's peak by more than 1 %."""
     scaled, plain = (max(line.bytes) for line in measured.lines)
     extra = max(a - b for a, b in zip(*(line.bytes for line in measured.lines), strict=True))
-    says = f"The peak is {shown(scaled)} with a scaler and {shown(plain)} without; at no point it adds more than {shown(extra)}."
+    says = (
+        f"The peak is {shown(scaled)} with a scaler and {shown(plain)} without; at no point it adds more "
+        f"than {shown(extra)}."
+    )
     rows = tuple(Row(line.label, max(line.bytes), "peak of the window") for line in measured.lines)
     return Judged("true" if scaled > 1.01 * plain else "false", says, rows)
 

@@ -15,7 +15,10 @@ ABOUT = Experiment(
     entry="gradient-accumulation-memory-spike",
     cause="graph-retention",
     claim="The computation graph is kept for the full accumulation window.",
-    expect="The peak by number of micro-steps: flat from two on with a backward in each, a straight line with one at the end.",
+    expect=(
+        "The peak by number of micro-steps: flat from two on with a backward in each, a straight line with "
+        "one at the end."
+    ),
 )
 WINDOWS = (1, 2, 4, 8)
 

@@ -14,7 +14,9 @@ ABOUT = Experiment(
     title="Values hidden from autograd",
     entry="gradient-accumulation-memory-spike",
     cause="graph-retention",
-    claim="Values hidden from autograd (`ctx.x = x`, an auxiliary loss that never ran backward) are freed with the graph.",
+    claim=(
+        "Values hidden from autograd (`ctx.x = x`, an auxiliary loss that never ran backward) are freed with the graph."
+    ),
     expect="Live bytes after each micro-step, backward run in each: what is hidden piles up, what was saved does not.",
 )
 STEPS = 6

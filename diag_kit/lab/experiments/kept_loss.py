@@ -78,7 +78,9 @@ def judge(measured: Measured) -> Judged:
     rows += [Row(f"{way}, host", round(n), "a step, on the heap") for way, n in measured.figures.items()]
     host = [f"{way} {shown(n)}" for way, n in measured.figures.items()]
     says = f"The device keeps {shown(max(grows.values()))} with every micro-step at most. "
-    says += f"On the host a step leaves: {', '.join(host)}." if host else "The host's memory can't be read on this system."
+    says += (
+        f"On the host a step leaves: {', '.join(host)}." if host else "The host's memory can't be read on this system."
+    )
     return Judged(truth(n > FLAT_BYTES for way, n in grows.items() if "item" not in way), says, tuple(rows))
 
 

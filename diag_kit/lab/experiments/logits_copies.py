@@ -15,7 +15,9 @@ ABOUT = Experiment(
     entry="activation-memory-spike",
     cause="logits-loss-peak",
     claim="Logits and cross-entropy hold the peak.",
-    expect="The highest bytes by vocabulary, beside what is alive before the head: the difference is copies of the logits.",
+    expect=(
+        "The highest bytes by vocabulary, beside what is alive before the head: the difference is copies of the logits."
+    ),
 )
 VOCABULARIES = (4000, 8000, 16_000)
 BATCH, LENGTH = 4, 64
@@ -65,6 +67,8 @@ def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's logits at their highest, one copy in fp32, and its peak with a fused loss."""
     return (
         Carried("logits and their copies, at most", category_bytes(s.with_(fused_loss=False), "logits"), ""),
-        Carried("one copy in fp32", term_bytes(s.with_(fused_loss=False), "log-probabilities"), "tokens x vocabulary x 4"),
+        Carried(
+            "one copy in fp32", term_bytes(s.with_(fused_loss=False), "log-probabilities"), "tokens x vocabulary x 4"
+        ),
         *peaks(s, "peak, {}", [("as it is", {}), ("with a fused loss", {"fused_loss": True})]),
     )

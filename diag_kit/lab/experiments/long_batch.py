@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from ...memory.settings import Settings
-from statistics import median
-
 from ..carrying import peaks
 from ..fitting import shown
 from ..records import Carried, Experiment, Judged, Line, Measured, Row

@@ -68,4 +68,6 @@ def judge(measured: Measured) -> Judged:
 
 def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's peak with the fused kernel, and written out, as a fallback is."""
-    return peaks(s, "peak of a step, attention {}", [("fused", {"attention": "sdpa"}), ("fallen back", {"attention": "eager"})])
+    return peaks(
+        s, "peak of a step, attention {}", [("fused", {"attention": "sdpa"}), ("fallen back", {"attention": "eager"})]
+    )

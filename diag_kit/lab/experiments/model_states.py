@@ -6,7 +6,7 @@ from typing import Any
 
 from ...memory.settings import Settings
 from ..carrying import category_bytes
-from ..fitting import shown, truth
+from ..fitting import truth
 from ..records import Carried, Experiment, Judged, Line, Measured, Row
 
 ABOUT = Experiment(

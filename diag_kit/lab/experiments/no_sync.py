@@ -22,7 +22,10 @@ ABOUT = Experiment(
     entry="gradient-accumulation-memory-spike",
     cause="grad-accumulation-buffer",
     claim="`no_sync()` for the steps that do not synchronise saves memory.",
-    expect="Live bytes on rank 0 after each micro-step: never lower without synchronisation, higher for FSDP2 and bucket views.",
+    expect=(
+        "Live bytes on rank 0 after each micro-step: never lower without synchronisation, higher for FSDP2 "
+        "and bucket views."
+    ),
     processes=2,
 )
 STEPS = 4
@@ -115,7 +118,9 @@ def judge(measured: Measured) -> Judged:
     saves, parts, rows = [], [], []
     for way in WAYS:
         ends = [f"{way}, synchronised in {steps}" for steps in ("every micro-step", "the last")]
-        (live, other), (peak, its) = ([measured.line(f"{end}{what}").bytes[0] for end in ends] for what in ("", ": peak"))
+        (live, other), (peak, its) = (
+            [measured.line(f"{end}{what}").bytes[0] for end in ends] for what in ("", ": peak")
+        )
         saves.append(other < 0.99 * live or its < 0.99 * peak)
         parts.append(f"{way}: {shown(live)} alive between micro-steps with synchronisation, {shown(other)} without it")
         rows += [Row(ends[0], live, f"peak {shown(peak)}"), Row(ends[1], other, f"peak {shown(its)}")]

@@ -58,5 +58,9 @@ def judge(measured: Measured) -> Judged:
 
 def carry(s: Settings) -> tuple[Carried, ...]:
     """The run's peak with each remedy of another place."""
-    cases = [("as it is", {}), ("attention fused", {"attention": "sdpa"}), ("loss fused", {"fused_loss": True})]
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("as it is", {}),
+        ("attention fused", {"attention": "sdpa"}),
+        ("loss fused", {"fused_loss": True}),
+    ]
     return peaks(s, "peak, {}", [*cases, ("AdamW without temporaries", {"optimizer": "adamw-fused"})])

@@ -46,7 +46,7 @@ def window(bench: Any, way: str) -> tuple[int, ...]:
 def judge(measured: Measured) -> Judged:
     """Every graph is kept where what is alive grows with each micro-step."""
     grows = {line.label: per_step(line.bytes) for line in measured.lines}
-    plain, gone, kept = (line.bytes[-1] for line in measured.lines)
+    plain, gone, _ = (line.bytes[-1] for line in measured.lines)
     says = (
         f"With the losses kept each micro-step adds {shown(grows[WAYS[2]])}; with the loss let go it adds "
         f"{shown(grows[WAYS[1]])}, and one graph of {shown(gone - plain)} waits until the name is used again."

@@ -15,7 +15,10 @@ ABOUT = Experiment(
     entry="activation-memory-spike",
     cause="schedule-phase-change",
     claim="Memory rises when the schedule enters a new phase.",
-    expect="The peak of each step: flat before the fifth step and after it, with a rise where the phase changes shapes or layers.",
+    expect=(
+        "The peak of each step: flat before the fifth step and after it, with a rise where the phase changes "
+        "shapes or layers."
+    ),
 )
 CHANGE = 4
 WAYS = ("sequences twice as long", "layers unfrozen", "learning rate lowered")
