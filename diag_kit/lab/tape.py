@@ -94,6 +94,15 @@ def _events(tree: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
             yield event.start_time_ns, 0, 0
 
 
+class _Mallinfo(ctypes.Structure):
+    """As malloc.h has it (mallinfo(3)); of its ten sizes two are bytes in use, in arenas and mapped."""
+
+    _fields_ = (
+        ("before", ctypes.c_size_t * 4), ("hblkhd", ctypes.c_size_t), ("between", ctypes.c_size_t * 2),
+        ("uordblks", ctypes.c_size_t), ("after", ctypes.c_size_t * 2),
+    )  # fmt: skip
+
+
 def heap_bytes() -> int | None:
     """What this process has taken of the C library's heap, where autograd's nodes live; None without mallinfo2."""
     try:
@@ -103,26 +112,6 @@ def heap_bytes() -> int | None:
     except (AttributeError, OSError, TypeError):
         return None
     return int(found.uordblks + found.hblkhd)
-
-
-class _Mallinfo(ctypes.Structure):
-    """As malloc.h has it (mallinfo(3)): ``uordblks`` and ``hblkhd`` are bytes in use, in arenas and mapped."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    )
 
 
 class Bench:
