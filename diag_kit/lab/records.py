@@ -94,7 +94,8 @@ class Outcome:
         device: what it ran on, such as ``cpu``. torch: its version; empty where none was found.
         figures: named bytes or counts that were measured beside the lines.
         seconds: from start to end. cpu_seconds: of the processor, ranks included; the import of torch is in neither
-            (but for ranks, which import their own within ``seconds``).
+            (but for ranks, which import their own within ``seconds``). importing_seconds: of the processor, what the
+            lab's process took to import torch and warm up, once for all its outcomes.
     """
 
     experiment: str
@@ -109,6 +110,7 @@ class Outcome:
     cpu_seconds: float = 0.0
     problem: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    importing_seconds: float = 0.0
 
     @property
     def measured(self) -> Measured:

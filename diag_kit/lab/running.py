@@ -19,7 +19,7 @@ from typing import IO, Any
 from .catalog import experiment, experiments
 from .records import DEVICES, Experiment, LabError, Outcome
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """An experiment that takes longer is stopped; it is meant to take under 5 seconds of the processor."""
 START_LIMIT_S = 300.0
 """The same for the import of torch, which a cold network file system makes slow."""

@@ -63,7 +63,9 @@ def judge(measured: Measured) -> Judged:
     held = {line.label: line.bytes[-1] for line in measured.lines}
     flat = all(line.bytes[-1] <= 1.01 * line.bytes[0] for line in measured.lines)
     times = {way: n / measured.figures[way] for way, n in held.items()}
-    says = "; ".join(f"{way}: {shown(n)}, {times[way]:.2f} times the parameters" for way, n in held.items())
+    says = "Held between micro-steps, " + "; ".join(
+        f"{way}: {shown(n)}, {times[way]:.2f} times the parameters" for way, n in held.items()
+    )
     says += ". All flat from the first micro-step on." if flat else ". Not flat: it grows over the micro-steps."
     rows = tuple(Row(way, n, f"held, {times[way]:.2f} times the parameters") for way, n in held.items())
     return Judged(truth(n > 1.1 for n in times.values()), says, rows)

@@ -53,7 +53,7 @@ def judge(measured: Measured) -> Judged:
         f"{kind}: {shown(a)} kept, {shown(b)} recomputed, {1 - b / a:.0%} less" for kind, (a, b) in pairs.items()
     )
     rows = tuple(Row(f"{kind}, recomputed", b, f"{shown(a)} kept") for kind, (a, b) in pairs.items())
-    return Judged(truth(b < 0.9 * a for a, b in pairs.values()), f"{says}.", rows)
+    return Judged(truth(b < 0.9 * a for a, b in pairs.values()), f"Peaks, {says}.", rows)
 
 
 def carry(s: Settings) -> tuple[Carried, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from ...memory.formulas import estimate
 from ...memory.settings import Settings
 from ..carrying import category_bytes
-from ..fitting import shown, truth
+from ..fitting import truth
 from ..records import Carried, Experiment, Judged, Line, Measured, Row
 
 ABOUT = Experiment(
@@ -67,7 +67,7 @@ def judge(measured: Measured) -> Judged:
     rows = tuple(Row(line.label, line.bytes[-1], f"a layer at {LENGTHS[-1]} tokens") for line in measured.lines)
     return Judged(
         truth(abs(n) <= 0.1 for way, n in off.items() if "SwiGLU" in way),
-        f"{says} {shown(full.bytes[-1])} told for {LENGTHS[-1]} tokens.",
+        says,
         rows,
     )
 

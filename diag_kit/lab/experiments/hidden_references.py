@@ -62,7 +62,7 @@ def window(bench: Any, way: str) -> tuple[int, ...]:
 def judge(measured: Measured) -> Judged:
     """Freed where nothing but scalars grows; asked of the two hidden ways."""
     grows = {line.label: per_step(line.bytes) for line in measured.lines}
-    says = "; ".join(f"{way}: {shown(n)}" for way, n in grows.items()) + ", each with every micro-step."
+    says = "Kept with every micro-step, " + "; ".join(f"{way}: {shown(n)}" for way, n in grows.items()) + "."
     rows = tuple(Row(way, round(n), "a micro-step") for way, n in grows.items())
     return Judged(truth(grows[way] <= FLAT_BYTES for way in HIDDEN), says, rows)
 

@@ -56,14 +56,15 @@ def peak(bench: Any, way: str, length: int) -> int:
 def judge(measured: Measured) -> Judged:
     """Removed: the peak follows length to a power of 1.2 or less."""
     power = {line.label: exponent(line.x, line.bytes) for line in measured.lines}
-    linear = [way for way, p in power.items() if p <= 1.2]
-    others = [f"{way} ({p:.2f})" for way, p in power.items() if p > 1.2]
+    size = {line.label: shown(line.bytes[-1]) for line in measured.lines}
+    linear = [f"{way} ({size[way]} at {LENGTHS[-1]} tokens)" for way, p in power.items() if p <= 1.2]
+    others = [f"{way} ({size[way]}, {p:.2f})" for way, p in power.items() if p > 1.2]
     says = f"Linear in length here: {', '.join(linear) or 'none'}. To a higher power: {', '.join(others) or 'none'}."
     rows = tuple(
         Row(line.label, line.bytes[-1], f"peak at {LENGTHS[-1]:,} tokens, power {power[line.label]:.2f}")
         for line in measured.lines
     )
-    return Judged(truth(p <= 1.2 for p in power.values()), f"{says} {shown(measured.lines[0].bytes[-1])} fused.", rows)
+    return Judged(truth(p <= 1.2 for p in power.values()), says, rows)
 
 
 def carry(s: Settings) -> tuple[Carried, ...]:

@@ -30,17 +30,16 @@ ABOUT = Experiment(
 )
 STEPS = 4
 WAYS = ("DDP", "DDP, bucket views", "FSDP2")
-LIMIT_S = 90
+LIMIT_S = 240
 
 
 def measure(bench: Any) -> Measured:
-    """Live bytes and the highest after each micro-step, on rank 0 of two, the wrapped model counted."""
+    """Live bytes after each micro-step, on rank 0 of two, the wrapped model counted."""
     lines = []
     found, bench.importing = two_ranks()
-    for way, synced, live, highest in found:
+    for way, synced, live in found:
         steps = "every micro-step" if synced else "the last"
         lines.append(Line(f"{way}, synchronised in {steps}", tuple(range(1, STEPS + 1)), tuple(live)))
-        lines.append(Line(f"{way}, synchronised in {steps}: peak", (STEPS,), (max(highest),)))
     return Measured("micro-steps", tuple(lines))
 
 
@@ -79,24 +78,30 @@ def rank_of_two(store: str, rank: int) -> tuple[list[Any], float]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     try:
-        return [(way, synced, *window(way, synced)) for way in WAYS for synced in (True, False)], importing
+        window(WAYS[0], True)  # libraries take what they need at their first use
+        return [(way, synced, window(way, synced)) for way in WAYS for synced in (True, False)], importing
     finally:
         dist.destroy_process_group()
 
 
-def window(way: str, synced: bool) -> tuple[list[int], list[int]]:
-    """One accumulation window; the last micro-step is always synchronised."""
+def window(way: str, synced: bool) -> list[int]:
+    """Bytes alive after each micro-step of one window; the last micro-step is always synchronised.
+
+    The C library's heap says so where it can: gloo's own threads free tensors too, and the profiler follows one thread.
+    """
     from contextlib import nullcontext
 
     import torch
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    from ..tape import Tape
+    from ..tape import Tape, heap_bytes
     from ..toys import Blocks
 
-    with Tape("cpu") as tape:
-        model: Any = Blocks(width=128, depth=4, classes=128)
+    gc.collect()
+    before, heap = heap_bytes(), []
+    with Tape("cpu") if before is None else nullcontext() as tape:
+        model: Any = Blocks(width=256, depth=4, classes=256)
         if way == "FSDP2":
             for block in model.blocks:
                 fully_shard(block)
@@ -108,23 +113,30 @@ def window(way: str, synced: bool) -> tuple[list[int], list[int]]:
             if way == "FSDP2":
                 model.set_requires_gradient_sync(now)
             with nullcontext() if now or way == "FSDP2" else model.no_sync():
-                model(torch.randn(16, 128)).square().mean().backward()
-            tape.mark()
-    return tape.live, tape.highest
+                model(torch.randn(16, 256)).square().mean().backward()
+            if tape:
+                tape.mark()
+            else:
+                time.sleep(0.02)  # a thread of gloo's lets go of its tensors a moment later
+                heap.append((heap_bytes() or 0) - (before or 0))
+    return tape.live if tape else heap
 
 
 def judge(measured: Measured) -> Judged:
-    """Saves: what is alive between micro-steps, or the peak, is over 1 % lower without synchronisation."""
+    """Saves: what is alive between micro-steps is over a tenth lower without synchronisation."""
     saves, parts, rows = [], [], []
     for way in WAYS:
-        ends = [f"{way}, synchronised in {steps}" for steps in ("every micro-step", "the last")]
-        (live, other), (peak, its) = (
-            [measured.line(f"{end}{what}").bytes[0] for end in ends] for what in ("", ": peak")
+        synced, rarely = (
+            measured.line(f"{way}, synchronised in {steps}") for steps in ("every micro-step", "the last")
         )
-        saves.append(other < 0.99 * live or its < 0.99 * peak)
-        parts.append(f"{way}: {shown(live)} alive between micro-steps with synchronisation, {shown(other)} without it")
-        rows += [Row(ends[0], live, f"peak {shown(peak)}"), Row(ends[1], other, f"peak {shown(its)}")]
-    return Judged(truth(saves), "; ".join(parts) + ".", tuple(rows))
+        live, other = synced.bytes[-2], rarely.bytes[-2]  # the last micro-step is synchronised in both
+        saves.append(other < 0.9 * live)
+        parts.append(f"{way} {shown(live)} with synchronisation in each, {shown(other)} without")
+        rows += [
+            Row(synced.label, live, "alive between micro-steps"),
+            Row(rarely.label, other, "alive between micro-steps"),
+        ]
+    return Judged(truth(saves), f"Alive between micro-steps: {'; '.join(parts)}.", tuple(rows))
 
 
 def carry(s: Settings) -> tuple[Carried, ...]:

@@ -60,7 +60,9 @@ def steps(bench: Any, way: str) -> tuple[int, ...]:
 def judge(measured: Measured) -> Judged:
     """Rises: the steps of the new phase peak over 5 % above those of the old one."""
     levels = {line.label: (max(line.bytes[:CHANGE]), max(line.bytes[CHANGE:])) for line in measured.lines}
-    says = "; ".join(f"{way}: from {shown(old)} to {shown(new)}" for way, (old, new) in levels.items()) + "."
+    says = (
+        "Peaks, " + "; ".join(f"{way}: from {shown(old)} to {shown(new)}" for way, (old, new) in levels.items()) + "."
+    )
     rows = tuple(Row(way, new - old, "rise at the change") for way, (old, new) in levels.items())
     return Judged(truth(new > 1.05 * old for old, new in levels.values()), says, rows)
 
