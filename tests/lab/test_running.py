@@ -81,7 +81,13 @@ with bench.tape() as other:
     del before
     one = torch.zeros(1000)
     other.mark()
-print(json.dumps([peak, live, tape.peak, tape.live, tape.highest, other.live, other.peak]))
+now, most = iter([100, 150, 170]), iter([200, 260, 120])
+torch.cuda.synchronize = torch.cuda.reset_peak_memory_stats = lambda: None
+torch.cuda.memory_allocated, torch.cuda.max_memory_allocated = lambda: next(now), lambda: next(most)
+with Bench("cuda").tape() as cuda:
+    cuda.mark()
+    cuda.mark()
+print(json.dumps([peak, live, tape.peak, tape.live, tape.highest, other.live, other.peak, [cuda.live, cuda.highest, cuda.peak]]))
 """
 
 
@@ -90,10 +96,11 @@ def test_a_tape_has_the_profilers_bytes() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TAPE], capture_output=True, check=True, text=True, cwd=Path(lab.__file__).parents[2]
     )
-    peak, rest, taped, live, highest, other, most = json.loads(done.stdout)
+    peak, rest, taped, live, highest, other, most, cuda = json.loads(done.stdout)
     assert (taped, live[1], max(highest)) == (peak, rest, peak)
     assert 0 < live[0] < peak
     assert other == [4000] and most == 4000
+    assert cuda == [[50, 70], [100, 160], 160]  # allocator statistics, from the start of the tape
 
 
 def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
