@@ -6,10 +6,17 @@ an effect comes to at a run's own sizes, by the memory model.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..memory.settings import Settings
-from .catalog import experiment, experiments, module
+from .catalog import experiment, module
 from .records import SCHEMA, Carried, Experiment, LabError, Line, Outcome, Row
 from .running import run
+
+import_module(
+    f"{__name__}.experiments"
+)  # sets the folder as an attribute, once; from here on the name is the function's
+from .catalog import experiments  # noqa: E402
 
 __all__ = [
     "SCHEMA", "Carried", "Experiment", "LabError", "Line", "Outcome", "Row", "carry", "experiment",

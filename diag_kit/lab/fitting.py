@@ -39,6 +39,11 @@ def growth(y: Sequence[float]) -> list[float]:
     return [b - a for a, b in pairwise(y)]
 
 
+def per_step(live: Sequence[float]) -> float:
+    """Mean growth from one reading to the next, the first apart: gradients appear there."""
+    return (live[-1] - live[1]) / (len(live) - 2)
+
+
 def steady(y: Sequence[float], tolerance: float = 0.001) -> bool:
     """All values within this share of the first."""
     return all(abs(value - y[0]) <= tolerance * abs(y[0]) for value in y)

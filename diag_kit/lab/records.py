@@ -92,7 +92,10 @@ class Outcome:
 
     Attributes:
         device: what it ran on, such as ``cpu``. torch: its version; empty where none was found.
-        seconds: from start to end. cpu_seconds: of the processor, ranks included; the import of torch is in neither.
+        figures: named bytes or counts that were measured beside the lines.
+        seconds: from start to end. cpu_seconds: of the processor, ranks included; the import of torch is in neither
+            (but for ranks, which import their own within ``seconds``). importing_seconds: of the processor, what the
+            lab's process took to import torch and warm up, once for all its outcomes.
     """
 
     experiment: str
@@ -106,6 +109,13 @@ class Outcome:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     problem: str | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    importing_seconds: float = 0.0
+
+    @property
+    def measured(self) -> Measured:
+        """What the verdict was judged from."""
+        return Measured(self.x_title, self.lines, self.figures)
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as JSON; `from_json` reads it back equal."""

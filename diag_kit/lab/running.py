@@ -19,7 +19,7 @@ from typing import IO, Any
 from .catalog import experiment, experiments
 from .records import DEVICES, Experiment, LabError, Outcome
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """An experiment that takes longer is stopped; it is meant to take under 5 seconds of the processor."""
 START_LIMIT_S = 300.0
 """The same for the import of torch, which a cold network file system makes slow."""
@@ -96,13 +96,17 @@ def _in_one_process(
     yield Outcome(running, None, "", device=where, torch=version, problem=complaint)
 
 
+def _command(device: str, ids: Sequence[str]) -> list[str]:
+    return [sys.executable, "-P", "-m", "diag_kit.lab", device, *ids]
+
+
 @contextlib.contextmanager
 def _child(device: str, ids: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """The lab's process; whatever happens, it and what it started are gone afterwards."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "diag_kit.lab", device, *ids],
+        _command(device, ids),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path},
         start_new_session=os.name == "posix",
     )  # fmt: skip

@@ -50,9 +50,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     parts = ", ".join(f"{n} {name}" for n, name in counts if n)
     ran = next((o for o in outcomes if o.torch), None)
     where = f"; torch {ran.torch} on {ran.device}" if ran else ""
-    return (
-        f"{len(outcomes)} claims: {parts}{where}; {sum(o.seconds for o in outcomes):.0f} s, the import of torch apart"
-    )
+    importing = f", and {ran.importing_seconds:.0f} s of CPU to import torch" if ran else ""
+    claims = "claim" if len(outcomes) == 1 else "claims"
+    return f"{len(outcomes)} {claims}: {parts}{where}; {sum(o.seconds for o in outcomes):.0f} s{importing}"
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:

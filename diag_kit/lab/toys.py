@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 class Blocks(nn.Module):
     """Residual feed-forward blocks and a head: ``[batch, width]`` to ``[batch, classes]``. Holds no attention."""
 
-    def __init__(self, width: int = 128, depth: int = 3, classes: int = 500) -> None:
+    def __init__(self, width: int = 64, depth: int = 3, classes: int = 500) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
@@ -29,12 +29,14 @@ class Blocks(nn.Module):
 
 
 class Layer(nn.Module):
-    """A pre-norm transformer layer; ``attention`` is ``eager`` or ``sdpa``."""
+    """A pre-norm transformer layer; ``attention`` is ``eager`` or ``sdpa``; ``gated``: RMS norms, SwiGLU."""
 
-    def __init__(self, width: int, heads: int, attention: str, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, attention: str, dropout: float, gated: bool = False) -> None:
         super().__init__()
-        self.heads, self.attention, self.dropout = heads, attention, dropout
-        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.heads, self.attention, self.dropout, self.gated = heads, attention, dropout, gated
+        self.norm, self.norm2 = (nn.RMSNorm(width) if gated else nn.LayerNorm(width) for _ in range(2))
+        if gated:
+            self.gate = nn.Linear(width, 4 * width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
@@ -47,7 +49,9 @@ class Layer(nn.Module):
         else:
             mixed = eager_attention(q, k, v, self.dropout)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        normed = self.norm2(x)
+        inner = F.silu(self.gate(normed)) * self.up(normed) if self.gated else F.gelu(self.up(normed))
+        return x + self.down(inner)
 
 
 class Decoder(nn.Module):
@@ -55,12 +59,12 @@ class Decoder(nn.Module):
 
     def __init__(
         self, vocab: int = 512, width: int = 64, depth: int = 2, heads: int = 4, attention: str = "sdpa",
-        dropout: float = 0.0, checkpointing: bool = False,
+        dropout: float = 0.0, checkpointing: bool = False, gated: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.checkpointing = checkpointing
         self.embedding = nn.Embedding(vocab, width)
-        self.layers = nn.ModuleList(Layer(width, heads, attention, dropout) for _ in range(depth))
+        self.layers = nn.ModuleList(Layer(width, heads, attention, dropout, gated) for _ in range(depth))
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, ids: Any) -> Any:

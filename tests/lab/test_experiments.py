@@ -64,3 +64,8 @@ def test_an_unknown_id_is_one_line_with_those_there_are(wrong: str) -> None:
         lab.carry(wrong, SETTINGS)
     with pytest.raises(lab.LabError):
         lab.run([wrong])
+
+
+def test_the_list_can_be_asked_again() -> None:
+    """The function keeps its name although a folder is called the same."""
+    assert lab.experiments() == lab.experiments() == EXPERIMENTS

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...memory.settings import Settings
 from ..carrying import term_bytes
-from ..fitting import FLAT_BYTES, growth, shown, truth
+from ..fitting import FLAT_BYTES, per_step, shown, truth
 from ..records import Carried, Experiment, Judged, Line, Measured, Row
 
 ABOUT = Experiment(
@@ -41,7 +41,7 @@ def window(bench: Any, way: str) -> list[int]:
     with bench.tape() as tape:
         outputs, hits = [], []
         for _ in range(STEPS):
-            logits = model(torch.randn(1024, 128, device=bench.device))
+            logits = model(torch.randn(1024, 64, device=bench.device))
             labels = torch.zeros(1024, dtype=torch.long, device=bench.device)
             loss = logits.square().mean()
             loss.backward()
@@ -58,9 +58,9 @@ def window(bench: Any, way: str) -> list[int]:
 
 def judge(measured: Measured) -> Judged:
     """Harmless is what lets nothing but scalars grow; only what keeps the output itself is asked."""
-    per_step = {line.label: sum(growth(line.bytes[1:])) / (len(line.bytes) - 2) for line in measured.lines}
-    rows = tuple(Row(label, round(n), "a micro-step") for label, n in per_step.items())
-    attached, detached, reduced = per_step.values()
+    grows = {line.label: per_step(line.bytes) for line in measured.lines}
+    rows = tuple(Row(label, round(n), "a micro-step") for label, n in grows.items())
+    attached, detached, reduced = grows.values()
     says = (
         f"A kept output holds {shown(attached)} with every micro-step and {shown(detached)} when it is "
         f"detached: the logits are {shown(measured.figures['logits'])}. Reduced to a number: {shown(reduced)}."

@@ -42,7 +42,7 @@ def states(bench: Any, steps: int) -> tuple[int, int, int]:
         for _ in range(2):
             tape.mark()
             for _ in range(steps):
-                model(torch.randn(16, 128, device=bench.device)).square().mean().backward()
+                model(torch.randn(16, 64, device=bench.device)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         tape.mark()

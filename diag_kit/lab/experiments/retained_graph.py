@@ -6,7 +6,7 @@ from typing import Any
 
 from ...memory.settings import Settings
 from ..carrying import graph_bytes
-from ..fitting import FLAT_BYTES, growth, shown, truth
+from ..fitting import FLAT_BYTES, per_step, shown, truth
 from ..records import Carried, Experiment, Judged, Line, Measured, Row
 
 ABOUT = Experiment(
@@ -39,7 +39,7 @@ def window(bench: Any, way: str) -> list[int]:
     with bench.tape() as tape:
         total, losses = torch.zeros((), device=bench.device), []
         for _ in range(STEPS):
-            x = torch.randn(512, 128, device=bench.device)
+            x = torch.randn(512, 64, device=bench.device)
             loss = model(x).square().mean() / STEPS
             if way == "backward deferred":
                 total = total + loss
@@ -60,15 +60,13 @@ def window(bench: Any, way: str) -> list[int]:
 
 def judge(measured: Measured) -> Judged:
     """A way keeps the graph where what is alive grows by more than bookkeeping with each micro-step."""
-    per_step = {line.label: sum(growth(line.bytes[1:])) / (len(line.bytes) - 2) for line in measured.lines}
-    kept = {label: n for label, n in per_step.items() if n > FLAT_BYTES}
-    freed = [label for label in per_step if label not in kept]
-    says = "; ".join(
-        [f"{label} keeps {shown(n)} with every micro-step" for label, n in kept.items()]
-        + [f"{', '.join(freed)} after an ordinary backward(): nothing but scalars"] * bool(freed)
-    )
-    rows = tuple(Row(label, round(n), "a micro-step") for label, n in per_step.items())
-    return Judged(truth(label in kept for label in per_step if "detach" not in label), f"{says}.", rows)
+    grows = {line.label: per_step(line.bytes) for line in measured.lines}
+    kept = {label: n for label, n in grows.items() if n > FLAT_BYTES}
+    freed = [label for label in grows if label not in kept]
+    says = [f"{label} {shown(n)}" for label, n in kept.items()] + [f"{', '.join(freed)}: scalars alone"] * bool(freed)
+    rows = tuple(Row(label, round(n), "a micro-step") for label, n in grows.items())
+    held = [label in kept for label in grows if "detach" not in label]
+    return Judged(truth(held), f"Kept with every micro-step: {'; '.join(says)}.", rows)
 
 
 def carry(s: Settings) -> tuple[Carried, ...]:
