@@ -209,7 +209,7 @@ class Example:
     """Log text that must (or must not) lead to a cause; ``verdict`` is what the diagnosis must say of it."""
 
     text: str
-    cause: str = field(metadata={"convert": word(*CAUSES)})
+    cause: str = field(metadata={"convert": word(*CAUSES, "undetermined")})
     verdict: str | None = field(default=None, metadata={"convert": word(*VERDICTS)})
 
 
