@@ -1,4 +1,4 @@
-"""Worked examples state what the memory model gives: each figure is computed here and looked for in the entry's text."""
+"""Worked examples of the sibling entries state what the memory model gives: each figure is computed and looked for in the text."""
 
 import pytest
 
