@@ -31,8 +31,8 @@ CAUSES = (
     "not-memory", "misreported", "hardware", "preempted", "other-process", "all-ranks-on-gpu0", "process-memory-cap",
     "cuda-context-or-library-workspace", "oversized-single-request", "single-allocation-limit", "shared-memory",
 )  # fmt: skip
-"""All causes of the contract. Those that a run's evidence supports equally stand in this order in its diagnosis, however
-the entries' files are called.
+"""All causes of the contract. Those that the evidence supports equally stand in this order in a diagnosis, however the
+entries are called.
 """
 
 Cond = Mapping[str, Any]
@@ -209,7 +209,7 @@ class Example:
     """Log text that must (or must not) lead to a cause; ``verdict`` is what the diagnosis must say of it."""
 
     text: str
-    cause: str = field(metadata={"convert": word(*CAUSES)})
+    cause: str = field(metadata={"convert": word(*CAUSES, "undetermined")})
     verdict: str | None = field(default=None, metadata={"convert": word(*VERDICTS)})
 
 

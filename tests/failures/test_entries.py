@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from diag_kit import failures
+from diag_kit.diagnosis import diagnose, judge
 from diag_kit.errors import EntryError
+from diag_kit.evidence.run import load_run
 from diag_kit.failures import conditions
 from diag_kit.failures.records import CAUSES, FRAMEWORKS, Need, read
 from diag_kit.memory import plan
@@ -18,6 +20,7 @@ from diag_kit.memory.settings import Settings
 
 ENTRIES = failures.load_entries()
 WHOLE = ("gradient-accumulation-memory-spike", "activation-memory-spike")
+SIBLINGS = [entry for entry in ENTRIES if entry.id not in WHOLE]
 FOLDER = Path(failures.__file__).parent
 each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 
@@ -26,6 +29,44 @@ each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 def test_every_section_reads(entry):
     """All sections parse, causes and signatures agree, items name causes of their own entry, headings are in order."""
     entry.validate()
+
+
+@pytest.mark.parametrize("entry", SIBLINGS, ids=lambda entry: entry.id)
+def test_a_sibling_is_whole(entry):
+    """Each entry beside the two whole ones diagnoses, explains and fixes by itself: a sense of the claim, what tells its
+    lookalikes, three steps to confirm it, remedies with code, what to watch, from one GPU to a thousand, two examples on
+    each side, a worked example.
+    """
+    assert entry.status in ("reviewed", "reproduced")
+    assert len(entry.symptoms) >= 3
+    assert len(entry.affected) >= 3
+    assert len(entry.lookalikes) >= 3
+    assert len(entry.checks) >= 3
+    assert entry.fixes
+    assert {name for fix in entry.fixes for name in fix.code} & {"pytorch", "trainer"}
+    assert len(entry.prevention) >= 2
+    assert any("alert" in sign for sign in entry.fingerprint)
+    assert [one.gpus for one in entry.scale] == ["1", "2-8", "8-64", "64-1,000"]
+    assert len(entry.questions) >= 3
+    assert len(entry.references) >= 2
+    assert len(entry.examples.match) >= 2
+    assert len(entry.examples.no_match) >= 2
+    assert list(entry.reading) == list(failures.HEADINGS)
+
+
+@pytest.mark.parametrize("entry", SIBLINGS, ids=lambda entry: entry.id)
+def test_a_sibling_is_short(entry):
+    """The body fits two pages."""
+    assert len(entry.body.split()) <= 700
+
+
+def test_equals_stand_in_the_order_of_the_causes():
+    """Which of two equally supported causes comes first does not depend on the names of their files."""
+    text = "RuntimeError: CUDA error: out of memory"
+    found = [finding.cause for finding in diagnose(text=text).findings]
+    backwards = judge(load_run([], text=text), tuple(reversed(ENTRIES)))
+    assert [finding.cause for finding in backwards.findings] == found
+    assert len(found) >= 3
 
 
 def test_each_cause_has_one_entry():
@@ -67,8 +108,10 @@ def test_every_cause_can_be_found_and_asked_for(entry):
 
 @each
 def test_examples_stand_on_both_sides(entry):
-    """At least one text that must match and one that must not, for causes of this entry."""
-    own = {cause.id for cause in entry.causes}
+    """At least one text that must match and one that must not, for causes of this entry; an entry that only explains
+    shows texts in which no cause is settled.
+    """
+    own = {cause.id for cause in entry.causes} or {"undetermined"}
     assert entry.examples.match
     assert entry.examples.no_match
     assert {e.cause for e in (*entry.examples.match, *entry.examples.no_match)} <= own
