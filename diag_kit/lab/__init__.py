@@ -7,6 +7,7 @@ an effect comes to at a run's own sizes, by the memory model.
 from __future__ import annotations
 
 from ..memory.settings import Settings
+from . import experiments as _folder  # noqa: F401 - first: loaded later it would take the function's place below
 from .catalog import experiment, experiments, module
 from .records import SCHEMA, Carried, Experiment, LabError, Line, Outcome, Row
 from .running import run
