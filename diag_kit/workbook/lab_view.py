@@ -103,9 +103,11 @@ class LabView(w.VBox):
         self.session.start([one.id for one in self.experiments])
 
     def about(self, entry: Entry) -> LabView:
-        """Show the experiments of this entry, and those that it names; returns itself."""
+        """Show the experiments of this entry, those that it names, and those of its causes; returns itself."""
         named = {cause.experiment for cause in entry.causes} | {claim.experiment for claim in entry.claims}
-        self.experiments = tuple(one for one in lab.experiments() if one.entry == entry.id or one.id in named)
+        causes = {cause.id for cause in entry.causes}
+        self.experiments = tuple(one for one in lab.experiments()
+                                 if one.entry == entry.id or one.id in named or one.cause in causes)  # fmt: skip
         self.layout.display = "" if self.experiments else "none"
         self.slot.children = ()
         self._show()
