@@ -24,8 +24,8 @@ from .what_if_view import WhatIfView
 
 
 class Walk:
-    """The parts of an entry as views. ``what_if`` starts from settings that show a claim; what an experiment comes to
-    follows the last of them. The checklist and the report are of the run that was given to the launcher, else of the
+    """The parts of an entry as views. ``what_if`` starts from settings that show a claim; the experiment that was shown
+    just before says what it comes to at these settings. The checklist and the report are of the run that was given to the launcher, else of the
     bundled run in folder ``sample``.
 
     Raises:
@@ -35,8 +35,7 @@ class Walk:
     def __init__(self, entry_id: str, sample: str = "") -> None:
         self.entry, self._sample = entry(entry_id), sample
         kit()
-        self._state = WorkbookState()
-        self._state.start_from()
+        self._latest: WorkbookState | None = None
         self._run: WorkbookState | None = None
 
     def _part(self, name: str) -> w.VBox:
@@ -75,7 +74,7 @@ class Walk:
     @property
     def lab(self) -> LabView:
         """All experiments of the entry: run one or all, and the truth as it is measured here."""
-        return LabView(self._state).about(self.entry)
+        return LabView(WorkbookState()).about(self.entry)
 
     def experiment(self, id: str) -> LabCard:
         """One experiment as a card; it runs when its button is pressed.
@@ -83,24 +82,14 @@ class Walk:
         Raises:
             LabError: there is no such experiment.
         """
-        return LabCard(id, self._state)
+        self._latest = WorkbookState()
+        return LabCard(id, self._latest)
 
     def what_if(self, **settings: Any) -> WhatIfView:
         """Controls and plots that start from these settings; ``model`` may name a published shape."""
-        state = WorkbookState()
+        state, self._latest = self._latest or WorkbookState(), None
         state.start_from(**settings)
-        state.on("what_if", lambda: self._follow(state))
-        self._follow(state)
-        view = WhatIfView(state)
-        view.keep.layout.display = "none"  # there is no report here
-        return view
-
-    def _follow(self, state: WorkbookState) -> None:
-        """The experiments speak of the settings that were moved last."""
-        self._state.origins = state.origins
-        self._state.change(**{name: getattr(state.settings, name) for name in ("model", "micro_batch", "seq_len",
-                              "grad_accum", "backward", "precision", "optimizer", "attention", "checkpointing",
-                              "parallelism", "capacity_bytes")})  # fmt: skip
+        return WhatIfView(state, brief=True)
 
     def _opened(self) -> WorkbookState:
         """The run that the launcher was given, else the bundled sample; without either, nothing is open."""
