@@ -7,7 +7,7 @@ no colour of text, grid or paper: those are the theme's, and a report's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -322,19 +322,38 @@ def lab_figure(outcome: Outcome, title: str) -> Figure:
     layout = layout_of(outcome.x_title, top)
     layout["yaxis"] |= {"title": {**layout["yaxis"]["title"], "text": name},
                         "range": [1.08 * low / unit, max(1.12 * top / unit, 1)]}  # fmt: skip
-    rows = -(-sum(len(line.label) * PIXELS_A_LETTER + 48 for line in outcome.lines) // HALF_PIXELS)
-    layout["margin"] |= {"t": 14 + 20 * rows}
+    names = dict.fromkeys(_of(line.label, outcome) for line in outcome.lines)
     data: list[Spec] = []
-    for number, line in enumerate(outcome.lines):
-        colour, dash, mark = LINES[number % len(LINES)]
+    for line in outcome.lines:
+        own = _of(line.label, outcome)
+        colour, dash, mark = LINES[[*names].index(own) % len(LINES)]
+        second = own != line.label
         data.append({"type": "scatter", "mode": "lines+markers", "name": _escaped(line.label), "x": list(line.x),
                      "y": [round(size / unit, 4) for size in line.bytes], "hovertemplate": f"%{{y:.2f}} {name}",
-                     "line": {"color": colour, "width": 2.5, "dash": dash},
-                     "marker": {"symbol": mark, "size": 8, "color": colour}})  # fmt: skip
-    ends = "; ".join(f"{line.label} {_course(line.bytes)}" for line in outcome.lines)
+                     "line": {"color": colour, "width": 1.2 if second else 2.5, "dash": "dot" if second else dash},
+                     "marker": {"symbol": mark, "size": 4 if second else 8, "color": colour},
+                     "showlegend": not second})  # fmt: skip
+    layout["margin"] |= {"t": 14 + 20 * legend_rows(names)}
+    told = [line for line in outcome.lines if line.label in names]
+    ends = "; ".join(f"{line.label} {_course(line.bytes)}" for line in told)
     first, last = outcome.lines[0].x[0], outcome.lines[0].x[-1]
     text = f"Over {outcome.x_title} {first:g} to {last:g}: {ends}."
+    if len(told) < len(outcome.lines):
+        text += " Thin dots: the same line's " + ", ".join(dict.fromkeys(
+            line.label.rpartition(": ")[2] for line in outcome.lines if line.label not in names)) + "."  # fmt: skip
     return Figure(title, {"data": data, "layout": layout}, text, measured=True)
+
+
+def legend_rows(names: Collection[str]) -> int:
+    """Rows that a legend of these names takes above a plot of half a page."""
+    columns = max(1, HALF_PIXELS // (PIXELS_A_LETTER * max(map(len, names), default=1) + 48))
+    return -(-len(names) // columns)
+
+
+def _of(label: str, outcome: Outcome) -> str:
+    """The line that this one says more of, as ``DDP: peak`` does of ``DDP``; itself where it stands alone."""
+    before = label.rpartition(": ")[0]
+    return before if before in {line.label for line in outcome.lines} else label
 
 
 def _course(sizes: Sequence[int]) -> str:

@@ -14,6 +14,9 @@ from .lab_runs import Runs, recorded, runs
 from .plot_view import PlotView
 from .state import AtRest, WorkbookState
 
+PLOT_PIXELS = 230
+"""Height of a plot without its legend."""
+
 
 class LabCard(w.VBox):
     """One experiment: its claim, its code, a button, and what came of it. Nothing runs before the button is pressed.
@@ -62,6 +65,7 @@ class LabCard(w.VBox):
         if shown and shown.lines and shown is not self._drawn:
             self._drawn = shown
             figure = lab_figure(shown, self.experiment.title)
+            self.plot.height = PLOT_PIXELS + figure.spec["layout"]["margin"]["t"]
             self.plot.draw(figure.spec, f"{figure.title}. {figure.text}")
             self.words.value = render("words.html", text=figure.text)
         self.plot.add_class("dk-quiet") if quiet else self.plot.remove_class("dk-quiet")

@@ -25,8 +25,8 @@ from .what_if_view import WhatIfView
 
 class Walk:
     """The parts of an entry as views. ``what_if`` starts from settings that show a claim; the experiment that was shown
-    just before says what it comes to at these settings. The checklist and the report are of the run that was given to the launcher, else of the
-    bundled run in folder ``sample``.
+    just before says what it comes to at these settings. The checklist and the report are of the run that was given to
+    the launcher, else of the bundled run in folder ``sample``.
 
     Raises:
         EntryError: there is no such entry.
