@@ -1,4 +1,4 @@
-"""The workbook: six views over one state, shown one by one in a notebook's cells or together as one page."""
+"""The workbook: seven views over one state, shown one by one in a notebook's cells or together as one page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .comparison_view import ComparisonView
 from .diagnosis_view import DiagnosisView
 from .entries_view import EntriesView
 from .evidence_view import EvidenceView
+from .loop_view import LoopView
 from .plot_view import kit
 from .report_view import ReportView
 from .state import WorkbookState
@@ -19,8 +20,8 @@ from .what_if_view import WhatIfView
 
 
 class Workbook(w.VBox):
-    """``evidence``, ``diagnosis``, ``what_if``, ``checklist``, ``report`` and ``entries`` over ``state``; itself all of
-    them.
+    """``evidence``, ``diagnosis``, ``what_if``, ``checklist``, ``report``, ``entries`` and ``loop`` over ``state``;
+    itself all of them.
     """
 
     def __init__(self, state: WorkbookState) -> None:
@@ -31,10 +32,11 @@ class Workbook(w.VBox):
         self.what_if = WhatIfView(state)
         self.checklist = ChecklistView(state)
         self.report = ReportView(state, self.what_if.drawn)
-        self.entries = EntriesView(state)
+        self.entries, self.loop = EntriesView(state), LoopView(state)
         self.diagnosis.children = (*self.diagnosis.children, ComparisonView(state))
         titled = (("Evidence", self.evidence), ("Diagnosis", self.diagnosis), ("What if", self.what_if),
-                  ("Checklist", self.checklist), ("Report", self.report), ("Entries", self.entries))  # fmt: skip
+                  ("Checklist", self.checklist), ("Report", self.report), ("Entries", self.entries),
+                  ("Your own loop", self.loop))  # fmt: skip
         super().__init__([part for title, view in titled for part in (w.HTML(f"<h2>{title}</h2>"), view)])
         self.add_class("dk")
 

@@ -17,6 +17,7 @@ from .controls import Page
 from .entries_view import part_of
 from .html import render
 from .lab_view import LabCard, LabView
+from .loop_view import LoopView
 from .plot_view import kit
 from .report_view import ReportView
 from .state import WorkbookState
@@ -102,6 +103,11 @@ class Walk:
                 if paths:
                     self._run.open(*paths[:1])
         return self._run
+
+    @property
+    def loop(self) -> LoopView:
+        """Your own loop, run small; a fix that was measured ticks the checklist below."""
+        return LoopView(self._opened())
 
     @property
     def checklist(self) -> w.VBox:
