@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
@@ -102,7 +103,7 @@ class LoopView(w.VBox):
         """Show what came of a loop, and tick what it settles."""
         holdings = [(one, around(one.line)) for one in answer.loop.holdings]
         self.answer.value = render("loop.html", ran=answer.loop, holdings=holdings, tried=answer.tried,
-                                   ticked=self._tick(answer), entries=titles(), causes=_owners())  # fmt: skip
+                                   ticked=self._tick(answer), entries=titles(), causes=_owners(), near=_near)  # fmt: skip
         self._draw(loop_figure(answer) if answer.loop.holdings else None)
 
     def _draw(self, figure: Figure | None) -> None:
@@ -118,7 +119,7 @@ class LoopView(w.VBox):
         if told is None or FIXED not in {item.id for item in self.state.checklist}:
             return ""
         state = "refuted" if told.verdict == "unchanged" else "confirmed"
-        note = (f"{answer.loop.target}: {told.change}: {told.verdict}, {format_bytes(told.before_bytes, 1)} to "
+        note = (f"{_near(answer.loop.target)}: {told.change}: {told.verdict}, {format_bytes(told.before_bytes, 1)} to "
                 f"{format_bytes(told.after_bytes, 1)} a micro-step")  # fmt: skip
         try:
             self.state.mark(FIXED, state, BY, note)
@@ -131,6 +132,11 @@ def _look_at(target: str, steps: int, fix: bool, stop: Event) -> Answer:
     from ..lab.loop.child import inspect_apart
 
     return Answer(*inspect_apart(target, try_fix=fix, micro_steps=steps, stop=stop))
+
+
+def _near(path: str) -> str:
+    """A path as one writes it in the folder that the command was given in."""
+    return path.removeprefix(f"{places.start_folder()}{os.sep}")
 
 
 def _owners() -> dict[str, str]:
