@@ -102,8 +102,10 @@ class LoopView(w.VBox):
     def show(self, answer: Answer) -> None:
         """Show what came of a loop, and tick what it settles."""
         holdings = [(one, around(one.line)) for one in answer.loop.holdings]
-        self.answer.value = render("loop.html", ran=answer.loop, holdings=holdings, tried=answer.tried,
-                                   ticked=self._tick(answer), entries=titles(), causes=_owners(), near=_near)  # fmt: skip
+        self.answer.value = render(
+            "loop.html", ran=answer.loop, holdings=holdings, tried=answer.tried, ticked=self._tick(answer),
+            entries=titles(), causes=_owners(), near=_near,
+        )  # fmt: skip
         self._draw(loop_figure(answer) if answer.loop.holdings else None)
 
     def _draw(self, figure: Figure | None) -> None:
