@@ -51,13 +51,14 @@ class LoopView(w.VBox):
         self.button = w.Button(description="Run it small", button_style="primary")
         self.button.tooltip = "Runs your code for a few micro-steps, in a process of its own"
         self.halt = w.Button(description="Stop", tooltip="End the process")
-        self.status, self.answer, self.plot, self.words = w.HTML(), Page(), PlotView(height=250), w.HTML()
+        self.status, self.answer, self.tried = w.HTML(), Page(), Page()
+        self.plot, self.words = PlotView(height=250), w.HTML()
         line = w.HBox([field("Your factory", self.path), field("Micro-steps", self.steps)]).add_class("dk-loop-form")
         tools = w.HBox([self.button, self.halt, self.fix, self.status]).add_class("dk-line").add_class("dk-lab-tools")
         about = w.HTML(render("loop_about.html"))
         self.reader = Reader(state)
-        super().__init__([about, line, tools, self.answer, self.plot, self.words, self.reader])
-        self.answer.on_msg(lambda _page, message, _buffers: self.reader.ask(message))
+        super().__init__([about, line, tools, self.answer, self.plot, self.words, self.tried, self.reader])
+        self.tried.on_msg(lambda _page, message, _buffers: self.reader.ask(message))
         self.add_class("dk").add_class("dk-card").add_class("dk-stack").add_class("dk-loop")
         self.button.on_click(lambda _: self._run())
         self.halt.on_click(lambda _: self._stop())
@@ -102,8 +103,9 @@ class LoopView(w.VBox):
     def show(self, answer: Answer) -> None:
         """Show what came of a loop, and tick what it settles."""
         holdings = [(one, around(one.line)) for one in answer.loop.holdings]
-        self.answer.value = render(
-            "loop.html", ran=answer.loop, holdings=holdings, tried=answer.tried, ticked=self._tick(answer),
+        self.answer.value = render("loop.html", ran=answer.loop, holdings=holdings, near=_near)
+        self.tried.value = render(
+            "loop_tried.html", ran=answer.loop, holdings=holdings, tried=answer.tried, ticked=self._tick(answer),
             entries=titles(), causes=_owners(), near=_near,
         )  # fmt: skip
         self._draw(loop_figure(answer) if answer.loop.holdings else None)

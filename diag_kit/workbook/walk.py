@@ -75,7 +75,7 @@ class Walk:
     @property
     def lab(self) -> LabView:
         """All experiments of the entry: run one or all, and the truth as it is measured here."""
-        return LabView(WorkbookState()).about(self.entry)
+        return LabView(_example()).about(self.entry)
 
     def experiment(self, id: str) -> LabCard:
         """One experiment as a card; it runs when its button is pressed.
@@ -83,7 +83,7 @@ class Walk:
         Raises:
             LabError: there is no such experiment.
         """
-        self._latest = WorkbookState()
+        self._latest = _example()
         return LabCard(id, self._latest)
 
     def what_if(self, **settings: Any) -> WhatIfView:
@@ -119,3 +119,10 @@ class Walk:
     def report(self) -> ReportView:
         """The report of that run."""
         return ReportView(self._opened(), list)
+
+
+def _example() -> WorkbookState:
+    """Settings at which effects show: the example model on batches that one trains on."""
+    state = WorkbookState()
+    state.change(micro_batch=4, seq_len=4096, precision="amp-bf16")
+    return state

@@ -70,7 +70,7 @@ def test_without_an_open_run_nothing_is_ticked() -> None:
     """The answer is shown all the same."""
     view = LoopView(WorkbookState())
     view.show(answer())
-    assert "On the checklist" not in view.answer.value
+    assert "On the checklist" not in view.tried.value
     assert "kept.append(out)" in view.answer.value
 
 
@@ -100,7 +100,7 @@ def test_hostile_code_is_text(state: WorkbookState) -> None:
     view, bad = LoopView(state), answer(text=HOSTILE)
     bad = bad._replace(loop=replace(bad.loop, target=HOSTILE, notes=(HOSTILE,)), tried=(replace(bad.tried[0], change=HOSTILE),))
     view.show(bad)
-    assert "<img" not in view.answer.value + view.words.value
+    assert "<img" not in view.answer.value + view.words.value + view.tried.value
     assert "<img" not in loop_figure(bad).spec["data"][1]["name"]
     view._say(HOSTILE)
     assert "<img" not in view.status.value
