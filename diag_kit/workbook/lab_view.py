@@ -139,8 +139,9 @@ class LabView(w.VBox):
         self.all.description = "Run it here" if n == 1 else f"Run all {n} here"
         self.all.disabled = bool(here)
         self.stop.layout.display = "" if here else "none"
+        where = next((kept.where for x in self.experiments if (kept := recorded().get(x.id))), "")
         self.progress.value = render("lab_progress.html", busy=bool(here), done=n - len(here), n=n, measured=done,
-                                     problem=session.problem)  # fmt: skip
+                                     problem=session.problem, where=where)  # fmt: skip
         rows = [(x, session.outcomes.get(x.id), recorded().get(x.id), x.id == session.running, x.id in session.waiting)
                 for x in self.experiments]  # fmt: skip
         self.table.value = render("lab_table.html", rows=rows, opened=opened)
