@@ -13,17 +13,14 @@ import math
 import os
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
-from .errors import DiagKitError, EvidenceError
+from .errors import DiagKitError, EntryError, EvidenceError
 
 if TYPE_CHECKING:
-    from .failures import Entry
-    from .failures.records import Cause, Claim
     from .memory.plan import Engine
     from .memory.settings import Settings
 
@@ -131,8 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     workbook = command("workbook", _workbook, "open the workbook in JupyterLab")
     workbook.add_argument("path", nargs="?", metavar="RUN", help="a log or folder to load (default: a sample)")
     workbook.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
-    entries = command("entries", _entries, "list the failures that are known, or show one")
-    entries.add_argument("id", nargs="?", metavar="ID", help="the entry to show")
+    entries = command("entries", _entries, "list the failures that are known, find some, or show one")
+    entries.add_argument("words", nargs="*", metavar="WORD", help="an entry's id, a cause, or words to look for")
+    entries.add_argument("--framework", default="pytorch", metavar="NAME", help="whose code to show with the fixes")
     entries.add_argument("--json", action="store_true", help="print JSON")
     lab = command("lab", _lab, "measure on this machine whether the claims about memory are so (needs torch)")
     lab.add_argument("ids", nargs="*", metavar="ID", help="experiments to run (default: all)")
@@ -311,18 +309,34 @@ def _workbook(args: argparse.Namespace) -> int:
 
 
 def _entries(args: argparse.Namespace) -> int:
-    from .failures import entry, load_entries
+    from .failures import load_entries
+    from .failures.records import FRAMEWORKS
+    from .failures.search import named, search
 
-    if args.id:
-        one = entry(args.id)
-        if args.json:
-            return _print_json(one.to_json())
-        print(_entry_text(one))
-        return 0
+    if args.framework not in FRAMEWORKS:
+        raise EntryError(f"no code for {args.framework!r}; --framework takes {', '.join(FRAMEWORKS)}")
+    query = " ".join(args.words)
+    one = named(query)
+    if query and one is None:
+        found = search(query)
+        if not found.hits:
+            meant = f"did you mean: diag-kit entries {found.suggestion}"
+            ask = meant if found.suggestion else "diag-kit entries lists all"
+            raise EntryError(f"no entry speaks of {query[:80]!r}; {ask}")
+        one = found.hits[0].entry if len(found.hits) == 1 else None
     if args.json:
-        return _print_json({"schema": "diag_kit.entries/1", "entries": [one.to_summary() for one in load_entries()]})
-    for one in load_entries():
-        print(f"{one.id:38} {one.title}")
+        entries = [hit.entry for hit in found.hits] if query and one is None else load_entries()
+        summaries = {"schema": "diag_kit.entries/1", "entries": [entry.to_summary() for entry in entries]}
+        return _print_json(one.to_json() if one else summaries)
+    from .report import entry_text as text
+
+    wide, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if one:
+        print(text.entry_text(one, args.framework, width=wide, color=colour))
+    elif query:
+        print(text.found_text(query, found, width=wide, color=colour))
+    else:
+        print(text.listing(load_entries(), width=wide, color=colour))
     return 0
 
 
@@ -346,22 +360,6 @@ def _lab(args: argparse.Namespace) -> int:
         print(terminal.summary(outcomes))
     problems = {one.problem: one.experiment for one in outcomes if one.problem}
     return _refuse("; ".join(f"lab: {id}: {said}" for said, id in problems.items())) if problems else 0
-
-
-def _entry_text(one: Entry) -> str:
-    """An entry to read in a terminal: the answer, what is true of each claim, how to check, what to do, sources."""
-    width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-
-    def wrapped(text: str, first: str = "", rest: str = "") -> str:
-        return textwrap.fill(" ".join(text.split()), width, initial_indent=first, subsequent_indent=rest or first)
-
-    lines = [f"{one.title} (entry {one.status})", "", wrapped(one.quick_answer), "", "Claims, and what is so"]
-    claims: tuple[Cause | Claim, ...] = (*one.causes, *one.claims)
-    lines += [wrapped(f"{said.claim} {said.truth.capitalize()}: {said.condition}", "- ", "  ") for said in claims]
-    lines += ["", "To confirm", *(wrapped(f"{check.action} {check.expect}", "- ", "  ") for check in one.checks)]
-    lines += ["", "To mend", *(wrapped(fix.action, "- ", "  ") for fix in one.fixes if fix.remedy)]
-    lines += ["", "Sources", *(f"- {reference.url}" for reference in one.references)]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

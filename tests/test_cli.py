@@ -124,7 +124,41 @@ def test_an_entry_can_be_read_in_a_terminal(capsys):
     assert main(["entries", "activation-memory-spike"]) == 0
     out = capsys.readouterr().out
     assert all(heading in out for heading in ("Claims, and what is so", "To confirm", "To mend", "Sources"))
-    assert max(len(line) for line in out.splitlines() if "http" not in line) <= 110
+    code = [line for line in out.splitlines() if line.startswith("       ")]
+    assert max(len(line) for line in out.splitlines() if "http" not in line and line not in code) <= 100
+    assert "\x1b" not in out
+
+
+def test_an_entrys_code_is_that_of_the_framework_asked_for(capsys):
+    """--framework chooses whose lines stand under a fix; one that is not known is refused with the list."""
+    assert main(["entries", "activation-memory-spike", "--framework", "trainer"]) == 0
+    assert "TrainingArguments(" in capsys.readouterr().out
+    assert main(["entries", "activation-memory-spike"]) == 0
+    assert "TrainingArguments(" not in capsys.readouterr().out
+    assert main(["entries", "activation-memory-spike", "--framework", "keras"]) == 2
+    assert "pytorch, trainer" in capsys.readouterr().err
+
+
+def test_entries_are_listed_and_found(capsys):
+    """All with a line each; words lead to a list with the sentence that answers, one match or a cause to the entry."""
+    from diag_kit.failures import load_entries
+
+    assert main(["entries"]) == 0
+    listed = capsys.readouterr().out
+    assert all(one.id in listed and one.title in listed for one in load_entries())
+    assert main(["entries", "out-of-memory", "checkpoint"]) == 0
+    several = capsys.readouterr().out
+    assert "entries for 'out-of-memory checkpoint'" in several
+    assert max(map(len, several.splitlines())) <= 100
+    assert main(["entries", "graph-retention"]) == 0
+    assert "Claims, and what is so" in capsys.readouterr().out
+    assert main(["entries", "out-of-memory", "checkpoint", "--json"]) == 0
+    ids = [one["id"] for one in json.loads(capsys.readouterr().out)["entries"]]
+    assert 1 < len(ids) < len(load_entries())
+    assert main(["entries", "gradent", "acumulation"]) == 2
+    assert capsys.readouterr().err.strip().endswith("did you mean: diag-kit entries gradient accumulation")
+    assert main(["entries", "\x1b[31mzebra"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_an_estimate_is_a_dozen_lines_or_one_document(tmp_path, capsys):

@@ -40,7 +40,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "jinja2": ("report", "workbook"), "markupsafe": ("report", "workbook"),
     "platformdirs": ("history", "memory.kept"),
     "plotly": ("report", "workbook"),
-    "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
+    "pygments": ("workbook",), "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
     "torch": ("memory.trace", "lab"), "transformers": ("memory.trace",), "peft": ("memory.trace",),
     "numpy": ("memory.program", "memory.compiling", "memory.kept", "memory.traced", "memory.sharing"),

@@ -23,18 +23,22 @@ LIMIT_S = 300.0
 """An experiment that takes longer is stopped; it is meant to take under 5 seconds of the processor."""
 START_LIMIT_S = 300.0
 """The same for the import of torch, which a cold network file system makes slow."""
+_LOOK_S = 0.1
+_STOPPED = "stopped before it ended; run it again"
 _NO_TORCH = "needs PyTorch: pip install torch, in the environment of {python}"
 
 
 def run(
     ids: Sequence[str] | None = None, *, device: str = "auto", on_outcome: Callable[[Outcome], None] | None = None,
     on_start: Callable[[Experiment], None] | None = None, limit_s: float = LIMIT_S,
+    stop: threading.Event | None = None,
 ) -> tuple[Outcome, ...]:  # fmt: skip
     """Run experiments, all without ``ids``, each once; outcomes in the order asked for.
 
     torch is imported once, in one child process; after an experiment that kills it or passes ``limit_s`` seconds a new
     one goes on with the next. What can't be run is an outcome with a ``problem``. ``device``: ``auto`` is CUDA where
-    torch finds one. ``on_start`` and ``on_outcome`` are called here, as it happens.
+    torch finds one. ``on_start`` and ``on_outcome`` are called here, as it happens. Once ``stop`` is set, the child is
+    ended within a blink, and what had not ended has a ``problem`` that says so.
 
     Raises:
         LabError: an id or a device that is not known.
@@ -50,14 +54,15 @@ def run(
             on_outcome(outcome)
 
     while left := chosen[len(found) :]:
-        for outcome in _in_one_process(left, device, on_start, limit_s):
+        for outcome in _in_one_process(left, device, on_start, limit_s, stop or threading.Event()):
             told(outcome)
     return tuple(found)
 
 
 def _in_one_process(
-    left: Sequence[Experiment], device: str, on_start: Callable[[Experiment], None] | None, limit_s: float
-) -> Iterator[Outcome]:
+    left: Sequence[Experiment], device: str, on_start: Callable[[Experiment], None] | None, limit_s: float,
+    stop: threading.Event,
+) -> Iterator[Outcome]:  # fmt: skip
     """Outcomes of one child, until it ends; at least one."""
     by_id = {one.id: one for one in left}
     running, version, where, complaint = left[0].id, "", "", ""
@@ -65,9 +70,15 @@ def _in_one_process(
         lines = _lines(child)
         limit, deadline = START_LIMIT_S, time.monotonic() + START_LIMIT_S
         while True:
+            if stop.is_set():
+                for one in by_id.values():
+                    yield Outcome(one.id, None, "", device=where, torch=version, problem=_STOPPED)
+                return
             try:
-                line = lines.get(timeout=max(deadline - time.monotonic(), 0))
+                line = lines.get(timeout=max(min(deadline - time.monotonic(), _LOOK_S), 0))
             except queue.Empty:
+                if time.monotonic() < deadline:
+                    continue
                 complaint = f"took longer than {limit:.0f} s and was stopped; try it alone, on an idle machine"
                 break
             if line is None:

@@ -117,6 +117,9 @@ def _findings(page: Mapping[str, Any]) -> list[str]:
     for finding in (*page["findings"], *page["ruled_out"]):
         lines += [f"### {finding['verdict']}: {escape(finding['title'])}", "",
                   f"{code(finding['cause'])}: {finding['meaning']}.", "", escape(finding["claim"]), ""]  # fmt: skip
+        lines += [f"Read: {code('diag-kit entries ' + finding['entry'])}", ""] if finding["entry"] else []
+        for one in finding["experiments"]:
+            lines += [f"See it happen: {code('diag-kit lab ' + one['id'])} ({escape(one['title'])})", ""]
         for label in ("for", "against"):
             if finding[label]:
                 lines += [

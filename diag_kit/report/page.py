@@ -19,6 +19,7 @@ from ..findings import Diagnosis, Finding, Fix, Missing, Statement
 from ..memory.formulas import estimate
 from ..memory.settings import Settings
 from ..units import format_bytes
+from .experiments import shown_by
 from .fixes import Shown, framework, once, ordered
 from .lists import ROLES, files_in_order, files_text, gathered, ranges, status_of, timed, timeline_rows, timeline_text
 from .words import (
@@ -169,7 +170,8 @@ def _finding(finding: Finding, shown: Shown, own: str, above: Iterable[Missing])
     """A finding; what it misses that stands at the top of the page (``above``) is not asked for again."""
     return {
         "cause": finding.cause, "title": clean(heading(finding)), "verdict": finding.verdict,
-        "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim),
+        "meaning": VERDICTS[finding.verdict], "claim": clean(finding.claim), "entry": clean(finding.entry),
+        "experiments": [{"id": one.id, "title": clean(one.title)} for one in shown_by(finding)],
         "for": _statements(finding.for_), "against": _statements(finding.against),
         "missing": [{"what": clean(one.what), "how": clean(one.how)} for one in finding.missing
                     if one not in above],

@@ -51,6 +51,7 @@ VERDICTS = {
     "possible": "it agrees with the evidence no better than its rivals",
     "ruled-out": "the evidence contradicts it",
 }
+TRUTHS = {"true": "true", "false": "false", "conditional": "it depends"}
 STATES = {"todo": "to do", "confirmed": "confirmed", "refuted": "refuted", "not-applicable": "not applicable"}
 
 FITS, CLOSE, DOES_NOT_FIT = "fits", "close", "does not fit"

@@ -1,5 +1,5 @@
 """The Jupyter workbook: views over plain state. ``workbook(run)`` is the page, ``open_workbook()`` the notebook's,
-``Walk(entry)`` the guided walk through an entry.
+``Walk(entry)`` the guided walk through an entry, ``open_entries()`` the encyclopedia alone.
 
 The names load on first use: the launcher lives here too, and must be able to say that JupyterLab is missing.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .page import Workbook, open_workbook, workbook
+    from .page import Workbook, open_entries, open_workbook, workbook
     from .walk import Walk
 
-__all__ = ["Walk", "Workbook", "open_workbook", "workbook"]
+__all__ = ["Walk", "Workbook", "open_entries", "open_workbook", "workbook"]
 
 
 def __getattr__(name: str) -> Any:

@@ -67,6 +67,39 @@ class Board(anywidget.AnyWidget):
     status = t.Unicode("").tag(sync=True)
 
 
+class Page(anywidget.AnyWidget):
+    """HTML of the templates, which escape, with tabs, code to copy, and buttons that ask.
+
+    ``part``: the tab in front of those in group ``part``. A button arrives as a message ``{ask, of}``; `into_view`
+    brings the page before the reader.
+    """
+
+    _esm = STATIC / "page.js"
+
+    value = t.Unicode("").tag(sync=True)
+    part = t.Unicode("").tag(sync=True)
+
+    def into_view(self) -> None:
+        """Scroll so that the page is seen, where it is shown."""
+        self.send({"into_view": True})
+
+
+class Finder(anywidget.AnyWidget):
+    """A search box over a list: ``query`` comes from the reader, ``rows`` and ``status`` from whoever finds.
+
+    rows: ``[{group, items: [{id, title, line}]}]``. A row that is chosen arrives as a message ``{chosen: id}``.
+    """
+
+    _esm = STATIC / "finder.js"
+
+    label = t.Unicode("Find").tag(sync=True)
+    hint = t.Unicode("").tag(sync=True)
+    query = t.Unicode("").tag(sync=True)
+    rows = t.List().tag(sync=True)
+    chosen = t.Unicode("").tag(sync=True)
+    status = t.Unicode("").tag(sync=True)
+
+
 class Table(anywidget.AnyWidget):
     """A folded table that is sorted, filtered and paged in the browser: thousands of rows cost what fifty do.
 

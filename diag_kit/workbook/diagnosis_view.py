@@ -11,8 +11,11 @@ import ipywidgets as w
 from ..checklist import heading
 from ..findings import Diagnosis, Missing
 from ..report import fixes, words
+from ..report.experiments import shown_by
 from ..report.page import FRAMEWORKS
 from ..units import format_bytes
+from .controls import Page
+from .entries_view import Reader, titles
 from .html import render
 from .state import WorkbookState
 from .timeline_view import TimelineView
@@ -58,8 +61,10 @@ class DiagnosisView(w.VBox):
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
-        self.page, self.timeline, self.findings = w.HTML(), TimelineView(state), w.HTML()
-        super().__init__([self.page, self.timeline, self.findings])
+        self.page, self.timeline, self.findings = w.HTML(), TimelineView(state), Page()
+        self.reader = Reader(state)
+        super().__init__([self.page, self.timeline, self.findings, self.reader])
+        self.findings.on_msg(lambda _page, message, _buffers: self.reader.ask(message))
         self.add_class("dk").add_class("dk-stack")
         state.on("evidence", self._show)
         state.on("reading", self._show_reading)
@@ -72,6 +77,7 @@ class DiagnosisView(w.VBox):
     def _show(self) -> None:
         diagnosis, wait = self.state.diagnosis, "Reading." if self.state.reading else "Open evidence above."
         self.timeline.show(diagnosis)
+        self.reader.hide()
         self.page.value, self.findings.value = (
             map(partial(part_of, diagnosis), ("failure", "findings"))
             if diagnosis
@@ -94,7 +100,8 @@ def page(diagnosis: Diagnosis) -> str:
 def part_of(diagnosis: Diagnosis, part: str) -> str:
     """One part of that page: ``failure``, what comes above the timeline, or ``findings``, what comes below."""
     return render(
-        "diagnosis.html", d=diagnosis, part=part, family=words.family_text(diagnosis), verdicts=words.VERDICTS,
+        "diagnosis.html", shown_by=shown_by, entries=titles(), d=diagnosis, part=part,
+        family=words.family_text(diagnosis), verdicts=words.VERDICTS,
         findings=list(zip(diagnosis.findings, fixes.once(diagnosis.findings), strict=True)),
         code=partial(fixes.ordered, own=fixes.framework(diagnosis)), frameworks=FRAMEWORKS,
         parts=parts_of(diagnosis.figures) if diagnosis.failure else [], arithmetic=words.arithmetic(diagnosis),

@@ -7,14 +7,15 @@ no colour of text, grid or paper: those are the theme's, and a report's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..units import format_bytes, gib
+from ..units import GIB, KIB, MIB, format_bytes, gib
 
 if TYPE_CHECKING:
+    from ..lab import Outcome
     from ..memory.estimates import Estimate, Lead
 
 Spec = dict[str, Any]
@@ -28,8 +29,8 @@ CATEGORIES = {
 """Category of the memory model -> colour of its area and ink on it, in the order they are stacked."""
 
 RISING, FLAT, LIMIT = "#C95700", "#1F7BBF", "#DB4325"
-PLOT_PIXELS, PIXELS_A_LETTER = 700, 8
-"""How wide a plot is at least on a usual screen, and a letter of an area's name at most."""
+PLOT_PIXELS, HALF_PIXELS, PIXELS_A_LETTER = 700, 480, 8
+"""How wide a plot is at least on a usual screen, one that shares its row, and a letter of an area's name at most."""
 DOT = {"size": 9, "color": "#fff", "line": {"width": 2.5, "color": "#222"}}
 """The point of the current settings: seen on light and on dark."""
 
@@ -306,3 +307,60 @@ def last_fit(peaks: Sequence[int], room: Room) -> int | None:
     if room.tensors_bytes is None:
         return None
     return next((i for i, peak in enumerate(peaks) if peak > room.tensors_bytes), len(peaks))
+
+
+LINES = ((RISING, "solid", "circle"), (FLAT, "solid", "square"), ("#00876B", "dash", "diamond"),
+         ("#A9639A", "dot", "triangle-up"), ("#7d7d7d", "dashdot", "x"), ("#A87400", "longdash", "cross"))  # fmt: skip
+"""Colour, dash and mark of measured lines: told apart without colour, and where one lies on another."""
+
+
+def lab_figure(outcome: Outcome, title: str) -> Figure:
+    """An experiment's measured bytes over what was varied, in the unit that its highest fits."""
+    top = max(size for line in outcome.lines for size in line.bytes)
+    name, unit = next(((n, u) for n, u in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)) if top >= u), ("bytes", 1))
+    low = min(0, *(size for line in outcome.lines for size in line.bytes))
+    layout = layout_of(outcome.x_title, top)
+    layout["yaxis"] |= {"title": {**layout["yaxis"]["title"], "text": name},
+                        "range": [1.08 * low / unit, max(1.12 * top / unit, 1)]}  # fmt: skip
+    names = dict.fromkeys(_of(line.label, outcome) for line in outcome.lines)
+    data: list[Spec] = []
+    for line in outcome.lines:
+        own = _of(line.label, outcome)
+        colour, dash, mark = LINES[[*names].index(own) % len(LINES)]
+        second = own != line.label
+        data.append({"type": "scatter", "mode": "lines+markers", "name": _escaped(line.label), "x": list(line.x),
+                     "y": [round(size / unit, 4) for size in line.bytes], "hovertemplate": f"%{{y:.2f}} {name}",
+                     "line": {"color": colour, "width": 1.2 if second else 2.5, "dash": "dot" if second else dash},
+                     "marker": {"symbol": mark, "size": 4 if second else 8, "color": colour},
+                     "showlegend": not second})  # fmt: skip
+    layout["margin"] |= {"t": 14 + 20 * legend_rows(names)}
+    told = [line for line in outcome.lines if line.label in names]
+    ends = "; ".join(f"{line.label} {_course(line.bytes)}" for line in told)
+    first, last = outcome.lines[0].x[0], outcome.lines[0].x[-1]
+    text = f"Over {outcome.x_title} {first:g} to {last:g}: {ends}."
+    if len(told) < len(outcome.lines):
+        text += " Thin dots: the same line's " + ", ".join(dict.fromkeys(
+            line.label.rpartition(": ")[2] for line in outcome.lines if line.label not in names)) + "."  # fmt: skip
+    return Figure(title, {"data": data, "layout": layout}, text, measured=True)
+
+
+def legend_rows(names: Collection[str]) -> int:
+    """Rows that a legend of these names takes above a plot of half a page."""
+    columns = max(1, HALF_PIXELS // (PIXELS_A_LETTER * max(map(len, names), default=1) + 48))
+    return -(-len(names) // columns)
+
+
+def _of(label: str, outcome: Outcome) -> str:
+    """The line that this one says more of, as ``DDP: peak`` does of ``DDP``; itself where it stands alone."""
+    before = label.rpartition(": ")[0]
+    return before if before in {line.label for line in outcome.lines} else label
+
+
+def _course(sizes: Sequence[int]) -> str:
+    first, last = (format_bytes(size, 1) for size in (sizes[0], sizes[-1]))
+    return f"stays at {first}" if first == last else f"{first} to {last}"
+
+
+def _escaped(text: str) -> str:
+    """A name that plotly, which reads tags in it, shows as it is."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")

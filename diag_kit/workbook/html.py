@@ -7,14 +7,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..report.html import prose
-from ..report.words import clean, lines_around
+from ..report.page import FRAMEWORKS
+from ..report.words import TRUTHS, clean, lines_around, value_text
 from ..units import format_bytes
+from .markdown import code, markdown
 
 _environment = Environment(
     loader=PackageLoader("diag_kit.workbook"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
-_environment.filters.update(clean=clean, prose=prose)
-_environment.globals.update(size=format_bytes, lines_around=lines_around)
+_environment.filters.update(clean=clean, prose=prose, markdown=markdown, highlighted=code, values=value_text)
+_environment.globals.update(size=format_bytes, lines_around=lines_around, framework_names=FRAMEWORKS, truths=TRUTHS)
 
 
 def render(template: str, **values: Any) -> str:

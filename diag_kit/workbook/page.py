@@ -1,4 +1,4 @@
-"""The workbook: five views over one state, shown one by one in a notebook's cells or together as one page."""
+"""The workbook: seven views over one state, shown one by one in a notebook's cells or together as one page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ..errors import DiagKitError
 from .checklist_view import ChecklistView
 from .comparison_view import ComparisonView
 from .diagnosis_view import DiagnosisView
+from .entries_view import EntriesView
 from .evidence_view import EvidenceView
+from .loop_view import LoopView
 from .plot_view import kit
 from .report_view import ReportView
 from .state import WorkbookState
@@ -18,7 +20,9 @@ from .what_if_view import WhatIfView
 
 
 class Workbook(w.VBox):
-    """``evidence``, ``diagnosis``, ``what_if``, ``checklist`` and ``report`` over ``state``; itself all of them."""
+    """``evidence``, ``diagnosis``, ``what_if``, ``checklist``, ``report``, ``entries`` and ``loop`` over ``state``;
+    itself all of them.
+    """
 
     def __init__(self, state: WorkbookState) -> None:
         self.state = state
@@ -28,9 +32,11 @@ class Workbook(w.VBox):
         self.what_if = WhatIfView(state)
         self.checklist = ChecklistView(state)
         self.report = ReportView(state, self.what_if.drawn)
+        self.entries, self.loop = EntriesView(state), LoopView(state)
         self.diagnosis.children = (*self.diagnosis.children, ComparisonView(state))
         titled = (("Evidence", self.evidence), ("Diagnosis", self.diagnosis), ("What if", self.what_if),
-                  ("Checklist", self.checklist), ("Report", self.report))  # fmt: skip
+                  ("Checklist", self.checklist), ("Report", self.report), ("Entries", self.entries),
+                  ("Your own loop", self.loop))  # fmt: skip
         super().__init__([part for title, view in titled for part in (w.HTML(f"<h2>{title}</h2>"), view)])
         self.add_class("dk")
 
@@ -51,6 +57,19 @@ def open_workbook() -> Workbook:
     """
     state = WorkbookState()
     return _open(state.start_on(), state, wait=False)
+
+
+def open_entries(id: str = "") -> EntriesView:
+    """The encyclopedia with its search box, at this entry.
+
+    Raises:
+        EntryError: there is no such entry.
+    """
+    kit()
+    view = EntriesView()
+    if id:
+        view.read(id)
+    return view
 
 
 def _open(paths: tuple[str, ...], state: WorkbookState, *, wait: bool) -> Workbook:

@@ -55,10 +55,13 @@ SHAPE = {"n_layers": "Layers", "hidden": "Hidden size", "heads": "Heads", "kv_he
 
 
 class WhatIfView(w.VBox):
-    """Controls beside plots. ``controls`` holds each by the name of its setting."""
+    """Controls beside plots. ``controls`` holds each by the name of its setting.
 
-    def __init__(self, state: WorkbookState) -> None:
-        self.state = state
+    ``brief``: plots alone, without what would lower the peak, lengths, numbers, or a report to keep settings for.
+    """
+
+    def __init__(self, state: WorkbookState, *, brief: bool = False) -> None:
+        self.state, self._brief = state, brief
         self.answers = Answers(self._show_traced)
         self.curves = Curves(self.answers)
         self.engine = EngineView()
@@ -112,8 +115,9 @@ class WhatIfView(w.VBox):
             self._figure("step", "Memory over one optimizer step"),
             w.GridBox([self._figure("length", "Peak against sequence length"),
                        self._figure("micro_step", "Memory against micro-step")]).add_class("dk-pair"),
-            self.measured, self.beside, self.plan, LengthsView(state, self.answers), self.numbers,
+            self.measured, *(() if brief else (self.beside, self.plan, LengthsView(state, self.answers), self.numbers)),
         ]).add_class("dk-plots")  # fmt: skip
+        self.keep.layout.display = "none" if brief else ""
         super().__init__([w.GridBox([controls, drawn]).add_class("dk-what-if")])
         self.add_class("dk")
         state.on("what_if", self._show)
@@ -201,8 +205,9 @@ class WhatIfView(w.VBox):
 
     def _show_tables(self) -> None:
         """Changes and plans; then what needs the allocator replayed, a part of a second each."""
-        self.plan.show(self.state.settings, self.answers.beside(self.state.settings))
-        self._replayed()
+        if not self._brief:
+            self.plan.show(self.state.settings, self.answers.beside(self.state.settings))
+            self._replayed()
 
     def _show_replayed(self) -> None:
         self.numbers.value = render("numbers.html", now=self.answers.estimate(self.state.settings))

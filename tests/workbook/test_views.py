@@ -432,7 +432,7 @@ def test_plots_in_a_report_say_which_settings_they_show(book: Workbook) -> None:
 def test_a_walk_shows_the_entry_and_starts_from_its_settings() -> None:
     """The parts of an entry are views; a what-if starts from the settings given, says so, and goes back to them."""
     walk = Walk("gradient-accumulation-memory-spike")
-    for part, told in (("answer", "Quick answer"), ("claims", "it depends"), ("checks", "Expect"), ("fixes", "Undo:")):
+    for part, told in (("answer", "Quick answer"), ("claims", "it depends"), ("checks", "Costs"), ("fixes", "Undo")):
         assert told in getattr(walk, part).children[0].value
     view = walk.what_if(model="Llama-3 8B", grad_accum=8, backward="deferred")
     assert (view.model.value, view.controls["backward"].value) == ("Llama-3 8B", "deferred")
