@@ -17,6 +17,7 @@ from typing import Any
 _WHERE = {
     "inspect_loop": "survey",
     "inspect_trainer": "trainer",
+    "inspect_apart": "child",
     "compare": "fix",
     "try_fix": "fix",
     "Loop": "result",
@@ -24,7 +25,7 @@ _WHERE = {
     "Comparison": "result",
     "LoopError": "result",
 }
-__all__ = ["Comparison", "Holding", "Loop", "LoopError", "compare", "inspect_loop", "inspect_trainer", "try_fix"]
+__all__ = ["Comparison", "Holding", "Loop", "LoopError", "compare", "inspect_apart", "inspect_loop", "inspect_trainer", "try_fix"]
 
 
 def __getattr__(name: str) -> Any:

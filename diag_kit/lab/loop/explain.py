@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from .book import Backward
 from .judge import Found
 from .kinds import KINDS, SPIKES
+from .reach import Node
 from .result import Holding, Line, Made, Peak
 from .source import Site, carried_over, statement, stores, text_of
 
@@ -41,10 +43,12 @@ def describe(survey: Survey, found: Found, step_bytes: int, until: str) -> Holdi
         where, line = "", through
         through = None
     else:
-        root = node.root()
-        holder, where = node.name().removesuffix("[*]"), root.where.function if root.where and root.edge in ("local", "closure") else ""
-        line = _line(survey, found)
-    retain = {b.site for b in survey.book.backwards if b.retains and b.site} if kind in ("retained", "carried") else set()
+        holder, where, line = node.name().removesuffix("[*]"), _where(node), _line(survey, found)
+    retain: set[Site] = set()
+    if kind in ("retained", "carried", "gradients"):
+        retain = {one.site for one in survey.book.backwards if one.retains and one.site is not None}
+    if kind == "gradients" and retain:
+        line = line_at(min(retain))
     advice = said.advice
     if found.most:
         advice = f"{advice} (its maxlen, {found.most}, bounds it)"
@@ -65,9 +69,21 @@ def describe(survey: Survey, found: Found, step_bytes: int, until: str) -> Holdi
     )
 
 
+def _where(node: Node) -> str:
+    """The function whose variable it is, or that of the variable that leads to it."""
+    for one in reversed(list(node.line())):
+        if one.edge in ("local", "closure", "default") and one.where is not None:
+            return one.where.function
+        if one.edge == "global" and one.where is not None:
+            return Path(one.where.path).name
+    return ""
+
+
 def _kind(survey: Survey, found: Found) -> str:
     if found.slot in ("grows", "swept"):
         return found.slot
+    if found.node is not None and (found.node.of, found.node.key) == ("Parameter", "grad"):
+        return "gradients"
     sizes = survey.book.recording.allocations
 
     def weight(indices: Iterable[int]) -> int:

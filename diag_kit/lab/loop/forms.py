@@ -40,6 +40,7 @@ from .source import is_users, tree
 if TYPE_CHECKING:
     from .survey import Batches
 
+MEND = "; mend it, or hand over a smaller factory"
 _RETURNS = "it must return (model, batch, step), (model, batches, loop) or a Trainer"
 _PLURAL = ("batches", "loader", "dataloader", "data", "iterator", "micro_batches", "microbatches", "samples")
 
@@ -77,7 +78,8 @@ def prepare(
     """Run the factory; ``count`` batches are drawn at once. LoopError where what it returns is none of the forms."""
     name = named(target)
     function = _function(target, edited or {}) if isinstance(target, str) else target
-    made = function(*_arguments(function, settings, name)[0], **_arguments(function, settings, name)[1])
+    positional, by_name = _arguments(function, settings, name)
+    made = function(*positional, **by_name)
     if hasattr(made, "training_step") and hasattr(made, "get_train_dataloader"):
         from .trainer import of_trainer
 
@@ -290,7 +292,7 @@ def _said(error: BaseException, name: str, device: str) -> str:
     what = f"{where}: {type(error).__name__}: {text}"
     if device == "cpu" and any(word in text for word in ("CUDA", "NVIDIA", "cuda")):
         return f"{what}; it needs a GPU: run it where there is one with --device cuda, or take the device from the model"
-    return f"{what}; mend it, or hand over a smaller factory"
+    return f"{what}{MEND}"
 
 
 def _place(trace: TracebackType | None) -> str:

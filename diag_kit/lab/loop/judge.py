@@ -62,7 +62,9 @@ def holders(search: Search, survivors: set[int], before: dict[str, int], least_b
     def visit(node: Node) -> None:
         if not under[node] & survivors:
             return
-        collects = isinstance(node.value, list | deque | dict | set | tuple)
+        collects = isinstance(node.value, list | deque | dict | set | tuple) or any(
+            type(child.value) is type(node.value) for child in children[node]  # linked, one to the one before
+        )
         if collects and len({newest(child) for child in children[node]}) > 1:
             inner = [hit for leaf, hit in leaves.items() if node in leaf.line()]
             candidates.append(Found("collects", node, under[node] & survivors, inner))

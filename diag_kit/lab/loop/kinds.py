@@ -44,6 +44,11 @@ KINDS = {
         "a cycle through autograd's graph, which Python's collector can't see, keeps it for good",
         "keep no output of a function on its own context, and clear gradients that have a graph (create_graph=True)",
     ),
+    "gradients": Kind(
+        "graph-retention",
+        "gradients were made with a graph of their own, and nothing lets go of them",
+        "use torch.autograd.grad(..., create_graph=True), or set the gradients to None after use",
+    ),
     "swept": Kind(
         "graph-retention",
         "tensors are part of a cycle, which lives until Python's collector happens to run",

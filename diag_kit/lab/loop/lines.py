@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from .reach import Hit, Node
+from .reach import Node
 from .source import Site, is_users
 
 
@@ -20,7 +20,9 @@ class Watch:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._wanted = {node.path() for node in nodes}
+        self._keys = {node.key for node in nodes}
         self._places: dict[str, tuple[Any, Any, Any]] = {}
+        self._marks: dict[str, tuple[int, ...]] = {}
         self._seen: dict[str, dict[Site, int]] = {}
         self._last: Site | None = None
         self._old: Any = None
@@ -32,19 +34,18 @@ class Watch:
         """The line of each path."""
         return {path: max(sites, key=lambda site: sites[site]) for path, sites in self._seen.items()}
 
-    def find(self, hits: Sequence[Hit]) -> None:
+    def find(self, places: Sequence[Node]) -> None:
         """Take up the objects that stand at the wanted places now."""
-        for hit in hits:
-            for node in hit.node.line():
-                path = node.path()
-                if path in self._wanted and path not in self._places:
-                    if isinstance(node.value, list | dict | set | deque):
-                        self._places[path] = ("container", node.value, None)
-                    elif node.edge == "attribute" and node.parent is not None:
-                        self._places[path] = ("attribute", node.parent.value, node.key)
-                    else:
-                        continue
-                    self._marks(path)
+        for node in places:
+            if node.key in self._keys and (path := node.path()) in self._wanted and path not in self._places:
+                within = node.parent.value if node.parent is not None else None
+                if node.edge == "attribute" or (node.edge == "item" and isinstance(within, dict)):
+                    self._places[path] = (within, node.key, node.value)
+                elif isinstance(node.value, list | dict | set | deque):
+                    self._places[path] = (None, None, node.value)
+                else:
+                    continue
+                self._changed(path)
         self.found_all = True
 
     def start(self, frame: FrameType) -> None:
@@ -82,19 +83,20 @@ class Watch:
 
     def _check(self) -> None:
         for path in self._places:
-            if self._marks(path) and self._last is not None:
+            if self._changed(path) and self._last is not None:
                 seen = self._seen.setdefault(path, {})
                 seen[self._last] = seen.get(self._last, 0) + 1
 
-    def _marks(self, path: str) -> bool:
-        """Whether a place has changed since it was last looked at."""
-        how, owner, key = self._places[path][:3]
-        if how == "container":
-            last = next(reversed(owner), None) if isinstance(owner, list | dict | deque) else None
-            mark = (len(owner), id(owner[last]) if isinstance(owner, dict) and last is not None else id(last))
-        else:
-            mark = (0, id(getattr(owner, "__dict__", {}).get(key)))
-        old = getattr(self, "_marked", {})
-        changed = path in old and old[path] != mark
-        self._marked = old | {path: mark}
-        return changed
+    def _changed(self, path: str) -> bool:
+        """Whether a place differs from when it was last looked at: another object, or one with other contents."""
+        within, key, value = self._places[path]
+        if within is not None:
+            held = within if isinstance(within, dict) else getattr(within, "__dict__", {})
+            value = held.get(key, held.get("_buffers", {}).get(key) if held is not within else None)
+        mark: tuple[int, ...] = (id(value),)
+        if isinstance(value, list | deque | dict | set):
+            ordered = not isinstance(value, set) and value
+            last = next(reversed(value)) if ordered else None
+            mark = (id(value), len(value), id(value[last] if isinstance(value, dict) and ordered else last))
+        old, self._marks[path] = self._marks.get(path), mark
+        return old is not None and old != mark

@@ -125,6 +125,7 @@ class Search:
     def __init__(self, book: Book, live: Sequence[types.FrameType], roots: Mapping[str, Any]) -> None:
         self.book = book
         self.hits: list[Hit] = []
+        self.places: list[Node] = []
         self._saved: dict[Any, tuple[set[int], dict[tuple[str, str], set[int]], list[Any]]] = {}
         self._queue: deque[Node] = deque()
         self._seen: set[int] = {id(book), id(book.model), id(self), id(self.hits)}
@@ -151,6 +152,7 @@ class Search:
     def close(self) -> None:
         """Let go of everything."""
         self.hits.clear()
+        self.places.clear()
         self._saved.clear()
         self._queue.clear()
 
@@ -166,6 +168,7 @@ class Search:
     def _run(self) -> None:
         while self._queue:
             node = self._queue.popleft()
+            self.places.append(node)
             if isinstance(node.value, torch.Tensor):
                 self._tensor(node)
             of = node.value.__name__ if isinstance(node.value, type) else type(node.value).__name__
@@ -209,7 +212,7 @@ class Search:
         if kind not in self._names:
             self._names[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
         for name in self._names[kind]:
-            saved |= self._indices(tensors(_data(getattr(node, name, None))))
+            saved |= self._indices(tensors(_data(_raw(node, name))))
         for name, value in attributes(node):
             found = list(tensors(value))
             if indices := self._indices(found):
@@ -228,6 +231,13 @@ def attributes(node: Any) -> list[tuple[str, Any]]:
     """What the user's code put on a custom function's context."""
     kept = getattr(node, "__dict__", None) if isinstance(node, torch._C._FunctionBase) else None
     return list(kept.items()) if kept else []
+
+
+def _raw(node: Any, name: str) -> Any:
+    try:
+        return getattr(node, name, None)
+    except RuntimeError:  # freed by backward
+        return None
 
 
 def _data(saved: Any) -> Any:

@@ -213,7 +213,8 @@ def _compared(after: Comparison) -> list[str]:
     first = f"Tried {after.change}: {after.verdict.upper()}, {what} {size(after.before_bytes)} → {size(after.after_bytes)}"
     said = [f"{first}; peak {size(after.peak_before_bytes)} → {size(after.peak_after_bytes)}"]
     if after.line is not None:
-        said += [f"  - {after.line.text}", f"  + {after.new}", "  tried on a copy in memory; your file is as it was"]
+        new = [f"  + {one}" for one in after.new.splitlines()]
+        said += [f"  - {after.line.text}", *new, "  tried on a copy in memory; your file is as it was"]
     if after.gradients != "unknown":
         said.append(f"  gradients: {after.gradients}{after.gradients == 'changed' and '; what is learnt changes too' or ''}")
     return said

@@ -16,7 +16,7 @@ from typing import NamedTuple
 _SURVEY = str(Path(__file__).with_name("survey.py"))
 _OURS = str(Path(__file__).resolve().parents[2])
 _LIBRARY = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")} | {os.path.dirname(os.__file__)})
-_STORES = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "put_nowait", "register_buffer"}
+_STORES = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "put_nowait"}
 
 
 class Site(NamedTuple):

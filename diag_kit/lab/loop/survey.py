@@ -89,7 +89,7 @@ class Survey:
             self.book.begin_window()
             self.first_steps[window] = self.book.step + 1
             if window == WINDOWS:
-                self._watch = Watch([one.node for one in (*self.within, *self.over) if one.node is not None])
+                self._watch = Watch(self._nodes())
             try:
                 self._window()
             finally:
@@ -106,6 +106,10 @@ class Survey:
 
     def _window(self) -> None:
         self.job.run(Batches(self))
+
+    def _nodes(self) -> list[Node]:
+        found = [one.node for one in (*self.within, *self.over) if one.node is not None]
+        return found + [node for node, _, _ in self.grown.values()]
 
     # --- at the end of a micro-step
 
@@ -127,7 +131,7 @@ class Survey:
                     self._look(search, alive)
                     self._swept(held - alive, hidden)
                 elif self._watch is not None:
-                    self._watch.find(search.hits)
+                    self._watch.find(search.places)
                 search.close()
                 del search
         if self._watch is not None:
@@ -229,7 +233,8 @@ class Survey:
                     holdings.append(describe(self, found, window_bytes // max(self.turns[2], 1), "never"))
         for node, step_bytes, index in self.grown.values():
             found = Found("grows", node, {index})
-            holdings.append(describe(self, found, step_bytes, "never" if index in self.at_end else "the window ends"))
+            local = all(one.edge in ("local", "item") for one in node.line())
+            holdings.append(describe(self, found, step_bytes, "the window ends" if local else "never"))
         if len(self.swept) >= 2:
             found = self.swept[-1]
             holdings.append(describe(self, found, self._bytes(found.held), "Python's collector runs"))
