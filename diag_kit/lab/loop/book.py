@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,8 @@ class Book(Ledger):
         self.gradients: float | None = None
         self.recorded: list[bool] = []
         self._steps: list[int] = []
+        self._numbers: list[int] = []
+        self._lines: list[Site | None] = []
 
     def __enter__(self) -> Book:
         super().__enter__()
@@ -131,7 +134,7 @@ class Book(Ledger):
         self._booked(size)
 
     def _booked(self, size: int) -> None:
-        self.sites.append(site())
+        self.sites.append(self._site())
         self.windows.append(self.window)
         self._steps.append(self.step)
         self.recorded.append(torch.is_grad_enabled())
@@ -143,6 +146,19 @@ class Book(Ledger):
                 f"the step takes more than the {format_bytes(self.most_bytes)} that are free here; "
                 "make the batch or the model smaller, or ask for fake tensors"
             )
+
+    def _site(self) -> Site | None:
+        """The line that runs; in a backward, the line of the forward whose gradient is computed, by the number that
+        autograd gives to its nodes in the order of the forward.
+        """
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            at = bisect_right(self._numbers, node._sequence_nr())
+            return self._lines[at] if at < len(self._lines) else site()
+        here = site()
+        self._numbers.append(torch.autograd._get_sequence_nr())
+        self._lines.append(here)
+        return here
 
     def _end(self, key: int) -> None:
         if key in self._held:

@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -19,7 +19,20 @@ from .result import Holding, Line, Made, Peak
 from .source import Site, carried_over, statement, stores, text_of
 
 if TYPE_CHECKING:
-    from .survey import Survey
+    from collections import Counter
+
+    from .book import Book
+
+
+class Survey(Protocol):
+    """What was run: three windows of a job, or a block under a guard. Window 2 is the one that is measured."""
+
+    book: Book
+    own: set[int]
+    turns: Counter[int]
+    first_steps: dict[int, int]
+
+    def line_of(self, node: Node) -> Site | None: ...
 
 
 def line_at(site: Site | None) -> Line | None:

@@ -104,7 +104,7 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
     return found
 
 
-def frames(innermost: types.FrameType | None, outermost: types.CodeType) -> list[types.FrameType]:
+def frames(innermost: types.FrameType | None, outermost: types.CodeType | None) -> list[types.FrameType]:
     """The user's frames between two, innermost first."""
     found = []
     while innermost is not None and innermost.f_code is not outermost:

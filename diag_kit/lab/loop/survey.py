@@ -25,6 +25,7 @@ from .judge import Found, contexts, growing, holders
 from .lines import Watch
 from .reach import Node, Search, frames
 from .result import Loop, LoopError
+from .source import Site
 
 LEAST_BYTES = 1024
 """What a micro-step may leave behind unsaid: the scalars of a log."""
@@ -256,7 +257,7 @@ class Survey:
             seconds=round(seconds, 3),
         )
 
-    def line_of(self, node: Node) -> Any:
+    def line_of(self, node: Node) -> Site | None:
         """The line that was seen storing into a holder; None where none was."""
         return self._watch.lines.get(node.path()) if self._watch is not None else None
 
@@ -306,7 +307,6 @@ def inspect_loop(
         begun = time.perf_counter()
         freeze = gc.get_freeze_count() == 0
         if freeze:
-            gc.collect()
             gc.freeze()  # what is there already needs no look at each micro-step
         automatic = gc.isenabled()
         gc.disable()  # it runs at the end of each micro-step; between, what waits for it is to be seen
@@ -329,11 +329,11 @@ def inspect_loop(
             told = [f"{error}; so fake tensors were used, which have sizes and no memory"]
         finally:
             job = book = survey = here = None  # type: ignore[assignment]
+            gc.collect()
             if freeze:
                 gc.unfreeze()
             if automatic:
                 gc.enable()
-            gc.collect()
     raise LoopError(f"{name}: too big even for fake tensors; hand over fewer layers")
 
 
