@@ -63,8 +63,9 @@ def named(target: str | Callable[..., Any]) -> str:
     if isinstance(target, str):
         return target
     code = getattr(target, "__code__", None)
-    where = os.path.relpath(code.co_filename) if isinstance(code, CodeType) else type(target).__module__
-    return f"{where}:{getattr(target, '__qualname__', type(target).__name__)}"
+    name = getattr(target, "__qualname__", type(target).__name__)
+    ours = isinstance(code, CodeType) and is_users(code.co_filename)
+    return f"{os.path.relpath(code.co_filename)}:{name}" if ours and code is not None else name
 
 
 def prepare(

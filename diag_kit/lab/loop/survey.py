@@ -301,8 +301,25 @@ def inspect_loop(
 
         if not torch.cuda.is_available():
             raise LoopError("device: cuda is asked for, and torch sees no GPU here; leave it out to run on the CPU")
-    name, given = named(factory), dict(settings or {})
-    told = []
+    try:
+        return _inspected(factory, dict(settings or {}), micro_steps, form, device, fake, least_bytes, edited)
+    except LoopError as error:
+        said = str(error)
+    raise LoopError(said)  # a new one: the other's frames hold the model
+
+
+def _inspected(
+    factory: str | Callable[..., Any],
+    given: dict[str, Any],
+    micro_steps: int,
+    form: str,
+    device: str,
+    fake: bool | None,
+    least_bytes: int,
+    edited: Mapping[str, ast.Module] | None,
+) -> Loop:
+    name = named(factory)
+    told: list[str] = []
     for without in (False, True) if fake is None else (fake,):
         begun = time.perf_counter()
         freeze = gc.get_freeze_count() == 0

@@ -20,7 +20,11 @@ def inspect_trainer(trainer: Any, **how: Any) -> Loop:
     """
     from .survey import inspect_loop
 
-    return inspect_loop(lambda: trainer, **how)
+    def factory() -> Any:
+        return trainer
+
+    factory.__qualname__ = type(trainer).__qualname__
+    return inspect_loop(factory, **how)
 
 
 def of_trainer(trainer: Any, name: str, count: int) -> Job:
@@ -32,6 +36,7 @@ def of_trainer(trainer: Any, name: str, count: int) -> Job:
         raise LoopError(f"{name}: the Trainer's data loader is empty; give it a data set")
     model = trainer.model
     optimizer = trainer.optimizer or trainer.create_optimizer()
+    trainer.current_gradient_accumulation_steps = count - 1  # what its own loop tells its step
 
     def window(batches: Batches) -> None:
         model.train()
