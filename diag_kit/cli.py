@@ -155,8 +155,8 @@ def _loop(args: argparse.Namespace) -> int:
 
     loop, comparisons = child.inspect_apart(
         args.factory,
-        settings=_pairs(args.set),
-        change=_pairs(args.change),
+        settings=child.pairs(args.set),
+        change=child.pairs(args.change),
         try_fix=args.try_fix,
         seconds=args.seconds,
         micro_steps=args.micro_steps,
@@ -166,27 +166,8 @@ def _loop(args: argparse.Namespace) -> int:
     )
     if args.json:
         return _print_json(loop.to_json() | {"comparisons": [one.to_json() for one in comparisons]})
-    print("\n".join(_plain_lines(result.lines(loop, comparisons))))
+    print("\n".join(result.lines(loop, comparisons)))
     return 0
-
-
-def _plain_lines(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        yield "".join(char if char.isprintable() else "?" for char in line)
-
-
-def _pairs(given: Sequence[str]) -> dict[str, Any]:
-    """``k=v`` as settings: a value that is JSON is read as JSON."""
-    found: dict[str, Any] = {}
-    for one in given:
-        name, sign, value = one.partition("=")
-        if not sign or not name:
-            raise DiagKitError(f"{one}: is no setting; write name=value")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def _print_json(document: Any) -> int:

@@ -62,7 +62,7 @@ def test_as_a_call():
 def test_steps_may_be_told_by_hand():
     """A loop of one's own calls step(); too few micro-steps are no pass."""
     model, state = net(), torch.zeros(16, 32)
-    with pytest.raises(MemoryGrewError, match="state is carried on"), assert_no_graph_retention() as guard:
+    with pytest.raises(MemoryGrewError, match="a state is carried on"), assert_no_graph_retention() as guard:
         for x in batches():
             state = model(x + state).tanh()
             guard.step()

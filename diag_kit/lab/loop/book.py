@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from bisect import bisect_right
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Book(Ledger):
         self.gradients: float | None = None
         self.recorded: list[bool] = []
         self._steps: list[int] = []
+        self._views = self._records = False
         self._numbers: list[int] = []
         self._lines: list[Site | None] = []
 
@@ -121,9 +123,22 @@ class Book(Ledger):
 
     # --- how it is booked
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._views = _gives_views(func)
+        self._records = torch.is_grad_enabled() and any(
+            one.requires_grad
+            for given in args
+            for one in (given if isinstance(given, list | tuple) else (given,))
+            if isinstance(one, torch.Tensor)
+        )
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
     def _see(self, tensor: torch.Tensor, op: str) -> None:
-        if tensor.device.type == self.device or self._fake is not None:
-            super()._see(tensor, op)
+        if tensor.device.type != self.device and self._fake is None:
+            return
+        if self._views and self.index(tensor) is None:
+            return  # a view of what was there before, such as a parameter or a batch
+        super()._see(tensor, op)
 
     def _begin(self, storage: Any, key: int, size: int, op: str, tensor: torch.Tensor) -> None:
         super()._begin(storage, key, size, op, tensor)
@@ -137,7 +152,7 @@ class Book(Ledger):
         self.sites.append(self._site())
         self.windows.append(self.window)
         self._steps.append(self.step)
-        self.recorded.append(torch.is_grad_enabled())
+        self.recorded.append(self._records)
         self.live_bytes += size
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_event = self.live_bytes, len(self.recording.events)
@@ -208,6 +223,13 @@ class Book(Ledger):
                 live.discard(-event - 1)
         mark = next(m for m in reversed(self.recording.marks) if m.event < self.peak_event or m.event == 0)
         return sorted(live), mark.phase, mark.micro_step
+
+
+@functools.lru_cache(maxsize=4096)
+def _gives_views(func: Any) -> bool:
+    """Whether what an operator returns stands on what it was given; ``torch.tensor(...)`` comes as a view of nothing."""
+    lifted = func._schema.name.startswith("aten::lift")
+    return not lifted and any(one.alias_info is not None for one in func._schema.returns)
 
 
 _ARGUMENTS = {

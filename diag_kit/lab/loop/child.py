@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .result import Comparison, Loop, LoopError, comparison_from_json, loop_from_json
@@ -70,3 +70,17 @@ def _end(child: subprocess.Popen[str]) -> None:
         else:
             child.kill()
     child.communicate()
+
+
+def pairs(given: Sequence[str]) -> dict[str, Any]:
+    """``k=v`` as settings: a value that is JSON is read as JSON, any other is text."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, sign, value = one.partition("=")
+        if not sign or not name:
+            raise LoopError(f"{one}: is no setting; write name=value")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

@@ -111,11 +111,11 @@ def _kind(survey: Survey, found: Found) -> str:
         return "cycle"
     if 2 * weight(found.graphed) < total:
         return "outputs"
+    if found.slot == "carries" and not _adds(survey, found):
+        return "carried"
     ran = [one for one in survey.book.backwards if one.window == 2]
     if not ran:
         return "evaluation" if not survey.book.backwards else "graph"
-    if found.slot == "carries" and not _adds(survey, found):
-        return "carried"
     if len(ran) < survey.turns[2]:
         return "deferred" if _spans(ran, survey.turns[2]) else "graph"
     return "retained" if any(one.retains for one in ran) else "graph"
@@ -206,12 +206,12 @@ def peak_of(survey: Survey) -> Peak:
             spikes["scores"] += own.bytes
         elif own.shape and own.shape[-1] == _vocabulary(book.model) and len(own.shape) >= 2:
             spikes["logits"] += own.bytes
-        if not book.backwards and book.recorded[index]:
+        if not book.backwards and book.recorded[index]:  # most general, so last in SPIKES
             spikes["autograd"] += own.bytes
-    name, size = max(spikes.items(), key=lambda one: one[1], default=("", 0))
-    if total == 0 or size * 5 < total * 2:
+    large = [name for name in SPIKES if spikes[name] * 5 >= total * 2 > 0]
+    if not large:
         return Peak(book.peak_bytes, phase, within, tuple(made[:3]))
-    spike = SPIKES[name]
+    spike, size = SPIKES[large[0]], spikes[large[0]]
     says = f"{size * 100 // total} % of it: {spike.title}; {spike.advice}"
     return Peak(book.peak_bytes, phase, within, tuple(made[:3]), spike.cause, says)
 

@@ -227,6 +227,10 @@ class _Here(OneDevice):
 class _Ceiling(TorchDispatchMode):
     """Refuses a tensor that would not fit, before it is made."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Ledger
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         size = args[0] if args else None
         if isinstance(size, list | tuple) and size and all(type(n) is int for n in size):

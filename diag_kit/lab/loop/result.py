@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ...errors import DiagKitError
@@ -179,6 +181,12 @@ def _made(given: dict[str, Any]) -> Made:
 
 def lines(loop: Loop, comparisons: tuple[Comparison, ...] = ()) -> list[str]:
     """About a dozen lines: what stays alive and which line holds it, the peak, what the changes did."""
+    here = str(Path.cwd()) + os.sep
+    told = (line.replace(here, "") for line in _lines(loop, comparisons))
+    return ["".join(char if char.isprintable() else "?" for char in line) for line in told]
+
+
+def _lines(loop: Loop, comparisons: tuple[Comparison, ...]) -> list[str]:
     size = format_bytes
     how = f"{'fake tensors, ' if loop.fake else ''}{loop.device}, {loop.windows} windows of {loop.micro_steps} micro-steps"
     said = [f"{loop.target} was run ({loop.form}; {how}; {loop.seconds:.1f} s)"]
