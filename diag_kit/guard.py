@@ -64,7 +64,9 @@ def assert_no_graph_retention(
     Args:
         step: run ``steps`` times and judged at once. Without it, use what is returned in a ``with`` block, and tell it
             where micro-steps end by ``watch(batches)`` or ``step()``.
-        model: its gradients are told apart, its modules named. least_bytes: what a micro-step may leave behind.
+        model: its gradients are told apart, its modules named.
+        steps: how often ``step`` is run.
+        least_bytes: what a micro-step may leave behind.
         device: ``cpu`` or ``cuda``; by default where the model is.
 
     Raises:

@@ -29,7 +29,7 @@ class MemoryGuard:
 
 @pytest.fixture
 def memory_guard() -> MemoryGuard:
-    """Assertions on memory: ``no_graph_retention(...)`` and ``peak_below(budget, ...)``, as calls or ``with`` blocks."""
+    """Assertions on memory: ``no_graph_retention(...)`` and ``peak_below(budget, ...)``, as calls or blocks."""
     return MemoryGuard()
 
 

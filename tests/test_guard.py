@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 from torch import nn
 
 from diag_kit.errors import DiagKitError
@@ -28,10 +29,15 @@ def batches(n=5):
 def test_a_leaking_loop_fails_and_the_line_is_named():
     """The message has the bytes, the holder, and the line that stores into it."""
     model, losses = net(), []
-    with pytest.raises(MemoryGrewError) as failure, assert_no_graph_retention(model=model) as guard:
-        for x in guard.watch(batches()):
-            losses.append(model(x).mean())  # the line to be named
-            model(x).mean().backward()
+
+    def train():
+        with assert_no_graph_retention(model=model) as guard:
+            for x in guard.watch(batches()):
+                losses.append(model(x).mean())  # the line to be named
+                model(x).mean().backward()
+
+    with pytest.raises(MemoryGrewError) as failure:
+        train()
     said = str(failure.value)
     assert "10 KiB" not in said and "8 KiB stay alive per micro-step, held by losses" in said
     assert "losses.append(model(x).mean())" in said and Path(__file__).name in said
@@ -61,11 +67,17 @@ def test_as_a_call():
 
 def test_steps_may_be_told_by_hand():
     """A loop of one's own calls step(); too few micro-steps are no pass."""
-    model, state = net(), torch.zeros(16, 32)
-    with pytest.raises(MemoryGrewError, match="a state is carried on"), assert_no_graph_retention() as guard:
-        for x in batches():
-            state = model(x + state).tanh()
-            guard.step()
+    model = net()
+
+    def carry():
+        state = torch.zeros(16, 32)
+        with assert_no_graph_retention() as guard:
+            for x in batches():
+                state = model(x + state).tanh()
+                guard.step()
+
+    with pytest.raises(MemoryGrewError, match="a state is carried on"):
+        carry()
     with pytest.raises(DiagKitError, match="1 micro-steps were seen and 3 are needed"), assert_no_graph_retention() as one:
         one.step()
 

@@ -25,7 +25,10 @@ _WHERE = {
     "Comparison": "result",
     "LoopError": "result",
 }
-__all__ = ["Comparison", "Holding", "Loop", "LoopError", "compare", "inspect_apart", "inspect_loop", "inspect_trainer", "try_fix"]
+__all__ = [
+    "Comparison", "Holding", "Loop", "LoopError",
+    "compare", "inspect_apart", "inspect_loop", "inspect_trainer", "try_fix",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

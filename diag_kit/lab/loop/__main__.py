@@ -13,6 +13,7 @@ def main() -> None:
     os.dup2(2, 1)
     request = json.loads(sys.stdin.read())
     from ...errors import DiagKitError
+    from .result import Comparison
 
     try:
         try:
@@ -22,7 +23,7 @@ def main() -> None:
             raise DiagKitError(f"{error}; looking at a loop needs torch: pip install 'diag-kit[torch]'") from None
         named = {"settings": request["settings"]} | request["how"]
         loop = inspect_loop(request["factory"], **named)
-        found = []
+        found: list[Comparison] = []
         if request["change"]:
             found += compare(request["factory"], change=request["change"], before=loop, **named)
         if request["try_fix"]:

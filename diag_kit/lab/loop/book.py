@@ -227,7 +227,7 @@ class Book(Ledger):
 
 @functools.lru_cache(maxsize=4096)
 def _gives_views(func: Any) -> bool:
-    """Whether what an operator returns stands on what it was given; ``torch.tensor(...)`` comes as a view of nothing."""
+    """Whether what an operator returns stands on what it was given; ``torch.tensor(...)`` is a view of nothing."""
     lifted = func._schema.name.startswith("aten::lift")
     return not lifted and any(one.alias_info is not None for one in func._schema.returns)
 

@@ -198,7 +198,8 @@ def peak_of(survey: Survey) -> Peak:
     others = [index for index in live if index not in survey.own]
     total = sum(book.recording.allocations[index].bytes for index in others)
     made = made_of(survey, others)
-    within = next((step - first + 1 for first in sorted(survey.first_steps.values(), reverse=True) if first <= step), step)
+    begins = max((first for first in survey.first_steps.values() if first <= step), default=1)
+    within = step - begins + 1
     spikes: dict[str, int] = defaultdict(int)
     for index in others:
         own = book.recording.allocations[index]

@@ -32,7 +32,11 @@ def compare(
     """Measure with each setting of ``change`` by itself, all others as they are.
 
     Args:
-        factory, settings, how: as for ``inspect_loop``. before: its answer, where it is there already.
+        factory: as for ``inspect_loop``.
+        change: settings to try, each by itself.
+        settings: as for ``inspect_loop``.
+        before: its answer, where it is there already.
+        **how: as for ``inspect_loop``.
 
     Raises:
         LoopError: the loop can't be run as it is. One that can't be run with the change gives a Comparison without a
@@ -117,9 +121,9 @@ def _judged(said: str, base: Loop, after: Loop, line: Line | None = None, new: s
 
 def _edits(holding: Holding, path: str) -> Iterable[tuple[str, Line, str, ast.Module]]:
     """(what is done, the line, the line as it would be, the file's tree with it), most telling first."""
-    for line in holding.retain:
-        if line.path == path and (made := _changed(path, line.line, _Dropped())) is not None:
-            yield "dropping retain_graph=True", line, *made
+    for asked in holding.retain:
+        if asked.path == path and (made := _changed(path, asked.line, _Dropped())) is not None:
+            yield "dropping retain_graph=True", asked, *made
     line = holding.line
     if line is None or line.path != path:
         return
@@ -131,7 +135,8 @@ def _edits(holding: Holding, path: str) -> Iterable[tuple[str, Line, str, ast.Mo
     if holding.kind == "deferred" and (made := _backward_each(path, line.line, holding.holder)) is not None:
         yield "running backward in each micro-step", line, *made
     if holding.kind in ("graph", "retained", "evaluation", "deferred", "hidden"):
-        if (made := _changed(path, line.line, _Detached())) is not None:
+        made = _changed(path, line.line, _Detached())
+        if made is not None:
             yield "detaching what is kept", line, *made
 
 
@@ -165,7 +170,7 @@ class _Edit(ast.NodeTransformer):
 class _Dropped(_Edit):
     """Takes ``retain_graph=True`` out of a call."""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         kept = [k for k in node.keywords if k.arg != "retain_graph"]
         self.done |= len(kept) < len(node.keywords)
@@ -176,7 +181,7 @@ class _Dropped(_Edit):
 class _Detached(_Edit):
     """Puts ``.detach()`` on what a statement appends, adds or assigns."""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "appendleft", "add", "put", "insert"):
             node.args = [*node.args[:-1], self._detached(node.args[-1])] if node.args else node.args
             return node
@@ -185,11 +190,11 @@ class _Detached(_Edit):
             return node
         return self.generic_visit(node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:  # noqa: N802
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         node.value = self._detached(node.value)
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
         if isinstance(node.value, ast.BinOp):
             target = ast.unparse(node.targets[0])
             if ast.unparse(node.value.left) == target:
@@ -224,17 +229,17 @@ def _taken_up_detached(path: str, line: int, name: str) -> tuple[str, ast.Module
         return None
     edited = copy.deepcopy(parsed)
     for node in ast.walk(edited):
-        for body in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
-            for at, statement in enumerate(body if isinstance(body, list) else []):
+        bodies: list[Any] = [getattr(node, part, None) for part in ("body", "orelse", "finalbody")]
+        for body in bodies:
+            for statement in list(body) if isinstance(body, list) else []:
                 if isinstance(statement, ast.Assign) and statement.lineno == line:
                     target = _target(statement, name.rpartition(".")[2])
                     if target is None or node.__class__.__name__ == "Module":
                         return None
-                    loop = body
-                    cut = f"{target} = tuple(s.detach() for s in {target}) if isinstance({target}, tuple) else {target}.detach()"
-                    before = f"if {target} is not None: {cut}"
-                    first = loop.index(statement)
-                    loop[first:first] = _placed(before, line)
+                    each = f"tuple(s.detach() for s in {target}) if isinstance({target}, tuple)"
+                    before = f"if {target} is not None: {target} = {each} else {target}.detach()"
+                    first = body.index(statement)
+                    body[first:first] = _placed(before, line)
                     ast.fix_missing_locations(edited)
                     return f"{before}\n{' '.join(linecache.getline(path, line).split())}", edited
     return None
@@ -278,7 +283,7 @@ def _placed(source: str, line: int) -> list[ast.stmt]:
     body = ast.parse(source).body
     for statement in body:
         for node in ast.walk(statement):
-            if hasattr(node, "lineno"):
+            if isinstance(node, ast.stmt | ast.expr):
                 node.lineno = node.end_lineno = line
     return body
 

@@ -1,7 +1,7 @@
 """Takes over the user's code in the forms that it comes in, and runs it where it can do no harm.
 
-    def factory(**settings): return model, batch, step      # step(model, batch) -> loss or (loss, outputs): the lab runs
-                                                            # backward; or a step that runs backward itself
+    def factory(**settings): return model, batch, step      # step(model, batch) -> loss or (loss, outputs), of which
+                                                            # the lab runs backward; or a step that runs it itself
     def factory(**settings): return model, batches, loop    # loop(model, batches): a window of micro-steps of its own
     def factory(**settings): return trainer                 # a transformers Trainer
 
@@ -184,7 +184,7 @@ def _function(target: str, edited: Mapping[str, ast.Module]) -> Callable[..., An
     if not callable(function):
         there = [n for n, v in vars(loaded).items() if inspect.isfunction(v) and v.__module__ == loaded.__name__]
         raise LoopError(f"{where} has no function {name}; it has {', '.join(there) or 'none'}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _loaded(path: Path, edited: Mapping[str, ast.Module]) -> ModuleType:
@@ -261,7 +261,8 @@ def at_work(name: str, device: str, fake: bool) -> Iterator[_Here | None]:
     """The user's code runs inside: its prints go to standard error, what it raises becomes one line, and torch's
     random state, gradient mode and defaults are as they were afterwards.
     """
-    path, modules, gradients, dtype = list(sys.path), set(sys.modules), torch.is_grad_enabled(), torch.get_default_dtype()
+    path, modules = list(sys.path), set(sys.modules)
+    gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -278,7 +279,7 @@ def at_work(name: str, device: str, fake: bool) -> Iterator[_Here | None]:
             yield here
         except (LoopError, TooBigError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises)
+        except BaseException as error:  # whatever the user's code raises
             if os.environ.get("DIAG_KIT_DEBUG"):
                 raise
             raise LoopError(_said(error, name, device)) from None
@@ -296,7 +297,7 @@ def _said(error: BaseException, name: str, device: str) -> str:
     text = " ".join(str(error).split())[:200]
     what = f"{where}: {type(error).__name__}: {text}"
     if device == "cpu" and any(word in text for word in ("CUDA", "NVIDIA", "cuda")):
-        return f"{what}; it needs a GPU: run it where there is one with --device cuda, or take the device from the model"
+        return f"{what}; it needs a GPU: run it where there is one (--device cuda), or take the device from the model"
     return f"{what}{MEND}"
 
 

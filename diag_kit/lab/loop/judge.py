@@ -29,13 +29,15 @@ class Found:
     @property
     def graph(self) -> set[int]:
         """What is held by way of autograd's graph, or has one of its own."""
-        return {i for hit in self.hits for i in hit.graph | ({hit.direct} if hit.at is not None else set())} & self.held
+        by_graph = {index for hit in self.hits for index in hit.graph}
+        return self.held & (by_graph | {hit.direct for hit in self.hits if hit.at is not None})
 
 
 def holders(search: Search, survivors: set[int], before: dict[str, int], least_bytes: int) -> list[Found]:
     """Who keeps the survivors, largest first; each survivor counts for one holder.
 
     Args:
+        search: who was found to hold what.
         survivors: allocations of earlier micro-steps that live and should not.
         before: numbers of the autograd nodes that the variables had a micro-step ago, by path. A variable whose
             former node is part of its present graph is what carries that graph on.
@@ -95,9 +97,9 @@ def holders(search: Search, survivors: set[int], before: dict[str, int], least_b
             chosen.append(one)
         elif one.slot != "keeps" and one.node is not None:
             owner = next((other for other in chosen if weight(one.held & other.held) * 2 > weight(other.held)), None)
-            name = one.node.name()
-            if owner is not None and owner.node is not None and name not in (*owner.also, owner.node.name()):
-                owner.also.append(name)
+            word = one.node.name()
+            if owner is not None and owner.node is not None and word not in (*owner.also, owner.node.name()):
+                owner.also.append(word)
     if weight(rest) >= least_bytes:
         chosen += _cycles(search, rest)
     return sorted(chosen, key=lambda one: -weight(one.held))
@@ -106,7 +108,8 @@ def holders(search: Search, survivors: set[int], before: dict[str, int], least_b
 def _cycles(search: Search, rest: set[int]) -> list[Found]:
     """Holders that no variable reaches: contexts of custom functions, and tensors that only gradients' graphs keep."""
     found: list[Found] = []
-    objects: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), torch._C._FunctionBase | torch.Tensor)]
+    kinds = torch._C._FunctionBase | torch.Tensor
+    objects: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
     for one in objects:
         if isinstance(one, torch._C._FunctionBase) and attributes(one):
             hit = Hit(Node("cycle", type(one).__name__, None, None), 0, None)

@@ -95,8 +95,7 @@ class Watch:
             value = held.get(key, held.get("_buffers", {}).get(key) if held is not within else None)
         mark: tuple[int, ...] = (id(value),)
         if isinstance(value, list | deque | dict | set):
-            ordered = not isinstance(value, set) and value
-            last = next(reversed(value)) if ordered else None
-            mark = (id(value), len(value), id(value[last] if isinstance(value, dict) and ordered else last))
+            last = None if isinstance(value, set) else next(reversed(value), None)
+            mark = (id(value), len(value), id(value.get(last) if isinstance(value, dict) else last))
         old, self._marks[path] = self._marks.get(path), mark
         return old is not None and old != mark

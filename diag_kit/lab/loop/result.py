@@ -1,4 +1,4 @@
-"""What a look at a training loop gives: frozen records, their JSON, and a dozen lines for a terminal. Needs no torch."""
+"""What a look at a training loop gives: frozen records, their JSON, and lines for a terminal. Needs no torch."""
 
 from __future__ import annotations
 
@@ -188,8 +188,9 @@ def lines(loop: Loop, comparisons: tuple[Comparison, ...] = ()) -> list[str]:
 
 def _lines(loop: Loop, comparisons: tuple[Comparison, ...]) -> list[str]:
     size = format_bytes
-    how = f"{'fake tensors, ' if loop.fake else ''}{loop.device}, {loop.windows} windows of {loop.micro_steps} micro-steps"
-    said = [f"{loop.target} was run ({loop.form}; {how}; {loop.seconds:.1f} s)"]
+    how = f"{'fake tensors, ' if loop.fake else ''}{loop.device}"
+    turns = f"{loop.windows} windows of {loop.micro_steps} micro-steps"
+    said = [f"{loop.target} was run ({loop.form}; {how}, {turns}; {loop.seconds:.1f} s)"]
     if not loop.holdings:
         small = f" (but for {size(loop.small_bytes)} a micro-step)" if loop.small_bytes else ""
         said.append(f"Nothing stays alive from one micro-step to the next{small}.")
@@ -204,7 +205,8 @@ def _lines(loop: Loop, comparisons: tuple[Comparison, ...]) -> list[str]:
         said += [f"  made     {made}" for made in one.made[:2]]
         said.append(f"  do       {one.advice}")
     peak = loop.peak
-    said += ["", f"Peak of what the loop allocates: {size(peak.bytes)}, in {peak.phase} of micro-step {peak.micro_step}"]
+    when = f"in {peak.phase} of micro-step {peak.micro_step}"
+    said += ["", f"Peak of what the loop allocates: {size(peak.bytes)}, {when}"]
     said += [f"  {peak.says}"] if peak.says else []
     said += [f"  {made}" for made in peak.made[:2]]
     for after in comparisons:
@@ -218,11 +220,13 @@ def _compared(after: Comparison) -> list[str]:
     if after.verdict is None:
         return [f"Tried {after.change}: no verdict. {after.problem}"]
     what = "kept per micro-step" if after.measure == "kept" else "peak"
-    first = f"Tried {after.change}: {after.verdict.upper()}, {what} {size(after.before_bytes)} → {size(after.after_bytes)}"
-    said = [f"{first}; peak {size(after.peak_before_bytes)} → {size(after.peak_after_bytes)}"]
+    bytes_ = f"{what} {size(after.before_bytes)} → {size(after.after_bytes)}"
+    peaks = f"{size(after.peak_before_bytes)} → {size(after.peak_after_bytes)}"
+    said = [f"Tried {after.change}: {after.verdict.upper()}, {bytes_}; peak {peaks}"]
     if after.line is not None:
         new = [f"  + {one}" for one in after.new.splitlines()]
         said += [f"  - {after.line.text}", *new, "  tried on a copy in memory; your file is as it was"]
     if after.gradients != "unknown":
-        said.append(f"  gradients: {after.gradients}{after.gradients == 'changed' and '; what is learnt changes too' or ''}")
+        more = "; what is learnt changes too" if after.gradients == "changed" else ""
+        said.append(f"  gradients: {after.gradients}{more}")
     return said

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 _SURVEY = str(Path(__file__).with_name("survey.py"))
 _OURS = str(Path(__file__).resolve().parents[2])
-_LIBRARY = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")} | {os.path.dirname(os.__file__)})
+_LIBRARY = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 _STORES = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "put_nowait"}
 
 
@@ -29,7 +29,7 @@ class Site(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_users(path: str) -> bool:
-    """Whether a file is the user's: neither ours, nor the interpreter's, nor an installed package, and a file at all."""
+    """Whether a file is the user's: a file at all, and neither ours, the interpreter's nor an installed package's."""
     if path.startswith("<") and not path.startswith(("<ipython", "<cell")):
         return False
     if "site-packages" in path or "dist-packages" in path:
@@ -81,10 +81,14 @@ def statement(path: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line."""
     found: ast.stmt | None = None
     for node in ast.walk(tree(path) or ast.Module([], [])):
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            if found is None or (node.lineno, -(node.end_lineno or 0)) >= (found.lineno, -(found.end_lineno or 0)):
-                found = node
+        inside = isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+        if inside and (found is None or _innermost(node) >= _innermost(found)):
+            found = node  # type: ignore[assignment]
     return found
+
+
+def _innermost(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), -(getattr(node, "end_lineno", 0) or 0)
 
 
 def stores(path: str, name: str, function: str = "") -> list[ast.stmt]:
@@ -118,12 +122,12 @@ def _statements(root: ast.Module, function: str) -> Iterator[ast.stmt]:
 def _stores(node: ast.stmt, name: str) -> int | None:
     """How a statement stores into ``name``: 0 it adds to what is there, 1 it replaces it from itself, 2 anew."""
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _STORES:
-            if _names(call.func.value, name) or (call.args and _is_text(call.args[0], name)):
-                return 0
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "setattr":
-            if len(call.args) == 3 and _is_text(call.args[1], name):
-                return 1
+        called = call.func if isinstance(call, ast.Call) else None
+        given = call.args if isinstance(call, ast.Call) else []
+        if isinstance(called, ast.Attribute) and called.attr in _STORES and _names(called.value, name):
+            return 0
+        if isinstance(called, ast.Name) and called.id == "setattr" and len(given) == 3 and _is_text(given[1], name):
+            return 1
         if isinstance(call, ast.NamedExpr) and call.target.id == name:
             return 1
     if isinstance(node, ast.AugAssign) and _names(node.target, name):
@@ -163,7 +167,7 @@ def _is_text(node: ast.AST, name: str) -> bool:
 
 
 def carried_over(path: str, function: str, name: str) -> bool:
-    """Whether a loop of the function reads ``name`` before it stores it: what the last turn left is used by the next."""
+    """Whether a loop of the function reads ``name`` before it stores it: a turn uses what the last one left."""
     root = tree(path)
     if root is None:
         return False

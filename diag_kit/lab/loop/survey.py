@@ -283,7 +283,8 @@ def inspect_loop(
     Args:
         factory: ``path/to/file.py:function`` or a callable; ``forms`` says what it returns.
         settings: its keyword arguments, or the dict that it takes.
-        micro_steps: of a window, 2 to 64. form: ``step`` or ``loop`` where the lab can't tell.
+        micro_steps: of a window, 2 to 64.
+        form: ``step`` or ``loop`` where the lab can't tell.
         device: ``cpu``, where code written for a GPU runs as well, or ``cuda``.
         fake: tensors without memory; None takes them where the real ones would not fit.
         least_bytes: a micro-step that leaves less behind is not spoken of.

@@ -56,7 +56,7 @@ def gpt_accumulation():
         steps = len(batches)
         for _ in range(steps):
             with contextlib.nullcontext():
-                logits, loss = model(x, y)
+                _, loss = model(x, y)
                 loss = loss / steps
             with contextlib.suppress(StopIteration):
                 x, y = next(source)
