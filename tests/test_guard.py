@@ -124,8 +124,10 @@ def test_a_budget_is_a_size(budget):
         assert_peak_below(budget)
 
 
-def test_fixture_and_marker_in_pytest(tmp_path):
-    """As a user has them: the fixture and the marker fail the leaking and the large test, and pass the others."""
+def test_fixture_and_marker_in_pytest_and_the_readme_s_smoke_test(tmp_path):
+    """As a user has them: fixture and marker fail the leaking and the large test and pass the others; what the README
+    gives to run after an upgrade is whole, and passes.
+    """
     (tmp_path / "test_mine.py").write_text(
         "import pytest, torch\n"
         "kept = []\n"
@@ -135,25 +137,16 @@ def test_fixture_and_marker_in_pytest(tmp_path):
         '@pytest.mark.memory_budget("1 KiB")\ndef test_large():\n    torch.zeros(1024)\n'
         '@pytest.mark.memory_budget("1 MiB")\ndef test_small():\n    torch.zeros(1024)\n'
     )
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text[text.index("smoke test") :].split("```python\n")[1].split("```")[0]
+    assert code.count("def test_") == 2
+    (tmp_path / "test_readme.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "diag_kit.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", str(tmp_path)],
         capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
-    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 failed, 4 passed" in done.stdout, done.stdout + done.stderr
     assert "held by kept" in done.stdout and "above the budget of 1 KiB" in done.stdout
-
-
-def test_template_in_the_readme_runs(tmp_path):
-    """The smoke test that the README gives to run after an upgrade is whole, and passes."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("smoke test") :]
-    code = section[section.index("```python\n") + len("```python\n") :]
-    (tmp_path / "test_memory.py").write_text(code[: code.index("```")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "diag_kit.pytest_plugin", "-p", "no:cacheprovider", str(tmp_path)],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_importing_the_guard_needs_no_torch():

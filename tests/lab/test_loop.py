@@ -42,6 +42,8 @@ SHAPES = {
     "in_context_of_a_kept_loss": ("hidden", "losses"),
     "in_tensor_hook": ("outputs", "norms"),
     "auxiliary_head_never_backpropagated": ("graph", "auxiliary"),
+    "in_caught_exception": ("graph", "errors"),
+    "in_last_of_window": ("graph", "curve"),
 }
 HEALTHY = [
     "public_healthy.py:gpt_accumulation",
@@ -55,6 +57,7 @@ HEALTHY = [
     "shapes.py:healthy_to_cpu",
     "shapes.py:healthy_checkpointed",
     "shapes.py:healthy_accumulated_grads",
+    "shapes.py:healthy_two_models",
 ]
 
 

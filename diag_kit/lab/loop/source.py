@@ -63,8 +63,8 @@ def text_of(path: str, line: int) -> str:
     """The statement's source that begins at or spans a line, on one line; empty where there is none."""
     node = statement(path, line)
     if node is not None and not hasattr(node, "body"):
-        lines = linecache.getlines(path)[node.lineno - 1 : node.end_lineno]
-        return " ".join(" ".join(lines).split())[:160]
+        source = ast.get_source_segment("".join(linecache.getlines(path)), node) or ""
+        return " ".join(source.split())[:160]
     return " ".join(linecache.getline(path, line).split())[:160]
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -24,7 +25,7 @@ from .forms import Job, at_work, free_bytes, named, prepare
 from .judge import Found, contexts, growing, holders
 from .lines import Watch
 from .reach import Node, Search, frames
-from .result import Loop, LoopError
+from .result import Holding, Loop, LoopError
 from .source import Site
 
 LEAST_BYTES = 1024
@@ -77,6 +78,7 @@ class Survey:
         self.grown: dict[str, tuple[Node, int, int]] = {}
         self.small = 0
         self.swept: list[Found] = []
+        self.left: set[int] = set()
         self.turns = Counter[int]()
         self._before: dict[str, int] = {}
         self._sizes: list[dict[str, int]] = []
@@ -190,6 +192,8 @@ class Survey:
             alive = book.alive()
             self.own |= book.own(self.job.model)
             old = {i for i in alive - self.own if 0 < book.windows[i] < window}
+            if window == 2:
+                self.left = alive
             if window == 2 and self._bytes(old) >= self.least_bytes:
                 search = Search(book, [], self.job.roots)
                 self.over = holders(search, old, {}, self.least_bytes)
@@ -234,8 +238,7 @@ class Survey:
                     holdings.append(describe(self, found, window_bytes // max(self.turns[2], 1), "never"))
         for node, step_bytes, index in self.grown.values():
             found = Found("grows", node, {index})
-            local = all(one.edge in ("local", "item") for one in node.line())
-            holdings.append(describe(self, found, step_bytes, "the window ends" if local else "never"))
+            holdings.append(describe(self, found, step_bytes, "never" if index in self.left else "the window ends"))
         if len(self.swept) >= 2:
             found = self.swept[-1]
             holdings.append(describe(self, found, self._bytes(found.held), "Python's collector runs"))
@@ -249,7 +252,7 @@ class Survey:
             fake=fake,
             micro_steps=self.turns[2],
             windows=WINDOWS,
-            holdings=tuple(sorted(holdings, key=lambda one: -one.bytes_per_micro_step)),
+            holdings=_merged(holdings),
             small_bytes=self.small,
             peak=peak_of(self),
             notes=tuple(notes),
@@ -260,6 +263,19 @@ class Survey:
     def line_of(self, node: Node) -> Site | None:
         """The line that was seen storing into a holder; None where none was."""
         return self._watch.lines.get(node.path()) if self._watch is not None else None
+
+
+def _merged(holdings: list[Holding]) -> tuple[Holding, ...]:
+    """Holders of one name that one line fills, such as a cache in each layer, as one; most bytes first."""
+    found: dict[tuple[Any, ...], Holding] = {}
+    for one in holdings:
+        key = (one.kind, one.holder, one.line)
+        if (same := found.get(key)) is not None:
+            total = same.bytes_per_micro_step + one.bytes_per_micro_step
+            found[key] = replace(same, bytes_per_micro_step=total, made=(*same.made, *one.made)[:3])
+        else:
+            found[key] = one
+    return tuple(sorted(found.values(), key=lambda one: -one.bytes_per_micro_step))
 
 
 def _emptied(node: Node) -> None:
@@ -362,6 +378,4 @@ def _room(job: Job) -> None:
 
 
 def _with_notes(found: Loop, told: list[str]) -> Loop:
-    from dataclasses import replace
-
     return replace(found, notes=(*told, *found.notes)) if told else found

@@ -376,3 +376,46 @@ def healthy_accumulated_grads():
         return running / len(batches)
 
     return net(), data(), loop
+
+
+def in_caught_exception():
+    errors = []
+
+    def step(model, x):
+        out = model(x)
+        try:
+            raise ValueError(out.shape)
+        except ValueError as error:
+            errors.append(error)  # LEAK
+        return model(x).mean()
+
+    return net(), data()[0], step
+
+
+def in_last_of_window():
+    curve = []
+
+    def loop(model, loader):
+        for x in loader:
+            out = model(x)
+            out.mean().backward()
+        curve.append(model(x))  # LEAK
+
+    return net(), data(), loop
+
+
+def healthy_two_models():
+    generator, judge = net(), nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+    optimizers = [torch.optim.Adam(m.parameters()) for m in (generator, judge)]
+
+    def loop(model, loader):
+        for real in loader:
+            fake = generator(torch.randn_like(real))
+            optimizers[1].zero_grad()
+            (judge(fake.detach()).mean() - judge(real).mean()).backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            (-judge(fake).mean()).backward()
+            optimizers[0].step()
+
+    return nn.ModuleList([generator, judge]), data(), loop
