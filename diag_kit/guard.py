@@ -125,11 +125,16 @@ class _Guard:
         self.first_steps = {2: 1}
 
     def _enter(self) -> None:
+        self._frozen = gc.get_freeze_count() == 0
+        if self._frozen:
+            gc.freeze()  # the collector looks at what the block makes, not at all that was imported
         self.book.__enter__()
         self.book.window = 2  # the window that is measured
         self.book.begin_step()
 
     def _exit(self) -> None:
+        if self._frozen:
+            gc.unfreeze()
         self.book.__exit__(None, None, None)
 
     def line_of(self, node: Node) -> None:

@@ -58,6 +58,7 @@ HEALTHY = [
     "shapes.py:healthy_checkpointed",
     "shapes.py:healthy_accumulated_grads",
     "shapes.py:healthy_two_models",
+    "shapes.py:healthy_growing_lengths",
 ]
 
 

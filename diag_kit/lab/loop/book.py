@@ -59,6 +59,8 @@ class Book(Ledger):
         self.recorded: list[bool] = []
         self._steps: list[int] = []
         self._views = self._records = False
+        self._inputs: tuple[int, ...] = ()
+        self._parents: list[tuple[int, ...]] = []
         self._numbers: list[int] = []
         self._lines: list[Site | None] = []
 
@@ -121,16 +123,30 @@ class Book(Ledger):
         """A tensor that leaves the device counts no longer."""
         self._end(tensor.untyped_storage()._cdata)
 
+    def comes_from(self, index: int, older: int) -> bool:
+        """Whether one allocation was computed from another, over any number of operators."""
+        waiting, seen = [index], {index}
+        while waiting:
+            for parent in self._parents[waiting.pop()]:
+                if parent == older:
+                    return True
+                if parent > older and parent not in seen:
+                    seen.add(parent)
+                    waiting.append(parent)
+        return False
+
     # --- how it is booked
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._views = _gives_views(func)
-        self._records = torch.is_grad_enabled() and any(
-            one.requires_grad
-            for given in args
-            for one in (given if isinstance(given, list | tuple) else (given,))
+        given = [
+            one
+            for argument in args
+            for one in (argument if isinstance(argument, list | tuple) else (argument,))
             if isinstance(one, torch.Tensor)
-        )
+        ]
+        self._records = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+        self._inputs = tuple(index for one in given if (index := self.index(one)) is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _see(self, tensor: torch.Tensor, op: str) -> None:
@@ -153,6 +169,7 @@ class Book(Ledger):
         self.windows.append(self.window)
         self._steps.append(self.step)
         self.recorded.append(self._records)
+        self._parents.append(self._inputs)
         self.live_bytes += size
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_event = self.live_bytes, len(self.recording.events)

@@ -82,6 +82,7 @@ class Survey:
         self.turns = Counter[int]()
         self._before: dict[str, int] = {}
         self._sizes: list[dict[str, int]] = []
+        self._direct: dict[str, int] = {}
         self.first_steps: dict[int, int] = {}
         self._watch: Watch | None = None
         self._code = Survey._window.__code__
@@ -147,12 +148,13 @@ class Survey:
         by_step = Counter[int]()
         for index in aged:
             by_step[book.step_of(index)] += book.recording.allocations[index].bytes
-        self._sizes.append({hit.node.path(): hit.tensor_bytes for hit in search.hits})
+        self._sizes.append({hit.node.path(): hit.tensor_bytes for hit in search.hits if hit.direct is not None})
         grown = growing(self._sizes, self.least_bytes)
         for hit in search.hits:
-            if hit.node.path() in grown and hit.direct not in aged:
-                path = hit.node.path()
-                self.grown[path] = (hit.node, self._sizes[-1][path] - self._sizes[-2][path], hit.direct or 0)
+            path, now = hit.node.path(), hit.direct
+            if path in grown and now is not None and now not in aged and book.comes_from(now, self._direct[path]):
+                self.grown[path] = (hit.node, self._sizes[-1][path] - self._sizes[-2][path], now)
+        self._direct = {hit.node.path(): hit.direct for hit in search.hits if hit.direct is not None}
         if len(by_step) >= 2:
             self.survived = dict(by_step)
             large = [one for one in by_step.values() if one >= self.least_bytes]

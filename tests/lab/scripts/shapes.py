@@ -419,3 +419,15 @@ def healthy_two_models():
             optimizers[0].step()
 
     return nn.ModuleList([generator, judge]), data(), loop
+
+
+def healthy_growing_lengths():
+    hidden = types.SimpleNamespace(last=None)
+
+    def loop(model, batches):
+        for x in batches:
+            out = model(x)
+            hidden.last = out.detach()
+            out.mean().backward()
+
+    return net(), [torch.randn(16 * n, 32) for n in range(1, 7)], loop
