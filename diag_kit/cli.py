@@ -137,7 +137,39 @@ def _parser() -> argparse.ArgumentParser:
     lab.add_argument("--list", action="store_true", help="list the experiments instead of running them")
     lab.add_argument("--json", action="store_true", help="print JSON")
     lab.add_argument("--device", choices=("cpu", "cuda"), default="auto", help="default: CUDA where torch finds it")
+    loop = command("loop", _loop, "run a training loop small, and name the line that keeps memory alive")
+    gives = "gives (model, batch, step), (model, batches, loop) or a Trainer"
+    loop.add_argument("factory", metavar="FILE.py:FUNCTION", help=gives)
+    loop.add_argument("--micro-steps", type=int, default=3, metavar="N", help="micro-steps of a window (default 3)")
+    loop.add_argument("--set", action="append", default=[], metavar="K=V", help="a setting of the factory")
+    loop.add_argument("--change", action="append", default=[], metavar="K=V", help="measure with this setting too")
+    loop.add_argument("--try-fix", action="store_true", help="edit the named line on a copy, measure again")
+    loop.add_argument("--form", choices=("auto", "step", "loop"), default="auto", help="what the factory's function is")
+    loop.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    loop.add_argument("--fake", action="store_true", help="tensors without memory, for a model too big")
+    loop.add_argument("--seconds", type=float, default=600, metavar="S", help="give up after this long (default 600)")
+    loop.add_argument("--json", action="store_true", help="print the whole answer as JSON")
     return parser
+
+
+def _loop(args: argparse.Namespace) -> int:
+    from .lab.loop import child, result
+
+    loop, comparisons = child.inspect_apart(
+        args.factory,
+        settings=child.pairs(args.set),
+        change=child.pairs(args.change),
+        try_fix=args.try_fix,
+        seconds=args.seconds,
+        micro_steps=args.micro_steps,
+        form=args.form,
+        device=args.device,
+        fake=True if args.fake else None,
+    )
+    if args.json:
+        return _print_json(loop.to_json() | {"comparisons": [one.to_json() for one in comparisons]})
+    print("\n".join(result.lines(loop, comparisons)))
+    return 0
 
 
 def _print_json(document: Any) -> int:

@@ -29,8 +29,9 @@ ROOMS: dict[str, tuple[int, str]] = {
     "diagnosis": (3, "diagnosis"), "wording": (3, "diagnosis"), "restart": (3, "diagnosis"),
     "missing": (3, "diagnosis"), "prefill": (3, "diagnosis"), "reproduced": (3, "diagnosis"),
     "comparison": (3, "diagnosis"), "differences": (3, "diagnosis"),
-    "checklist": (4, "checklist"), "lab": (4, "lab"), "history": (4, "history"), "guard": (4, "guard"), "reproduction": (4, "reproduction"),
-    "report": (5, "report"), "workbook": (6, "workbook"),
+    "checklist": (4, "checklist"), "lab": (4, "lab"), "history": (4, "history"), "reproduction": (4, "reproduction"),
+    # guard says with the lab's words which line keeps what; pytest_plugin is its hand in pytest
+    "guard": (5, "guard"), "pytest_plugin": (5, "guard"), "report": (5, "report"), "workbook": (6, "workbook"),
     "cli": (7, "top"), "": (7, "top"), "__main__": (7, "top"),
 }  # fmt: skip
 
@@ -42,12 +43,13 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "plotly": ("report", "workbook"),
     "pygments": ("workbook",), "pandas": ("workbook",), "ipywidgets": ("workbook",), "anywidget": ("workbook",), "traitlets": ("workbook",),
     "IPython": ("workbook",),
-    "torch": ("memory.trace", "lab"), "transformers": ("memory.trace",), "peft": ("memory.trace",),
+    "torch": ("memory.trace", "lab", "guard"), "pytest": ("pytest_plugin",), "transformers": ("memory.trace",), "peft": ("memory.trace",),
     "numpy": ("memory.program", "memory.compiling", "memory.kept", "memory.traced", "memory.sharing"),
     "hyperscan": ("evidence.scan.engines",), "ahocorasick_rs": ("evidence.scan.engines",),
     "isal": ("evidence.streams",), "backports": ("evidence.streams",), "compression": ("evidence.streams",),
 }  # fmt: skip
 LAZY = {
+    ("torch", "guard"),
     ("plotly", "report"), ("plotly", "workbook"), ("transformers", "memory.trace"), ("peft", "memory.trace"),
     ("hyperscan", "evidence.scan.engines"), ("ahocorasick_rs", "evidence.scan.engines"),
     ("isal", "evidence.streams"), ("backports", "evidence.streams"), ("compression", "evidence.streams"),
@@ -55,10 +57,10 @@ LAZY = {
 """(library, module prefix): imported inside a function only, so that the module loads without it."""
 HEAVY = (
     "memory.trace", "memory.program", "memory.compiling", "memory.exact", "memory.kept", "memory.traced", "memory.sharing",
-    "lab.tape", "lab.toys",
+    "lab.tape", "lab.toys", "lab.loop",
 )  # fmt: skip
 """Rooms whose modules import torch or numpy when they are loaded: from outside they are imported inside functions only."""
-LIGHT = ("memory.trace", "memory.trace.recording")
+LIGHT = ("memory.trace", "memory.trace.recording", "lab.loop", "lab.loop.result", "lab.loop.child")
 """Of these, the modules that import neither."""
 
 FAMILIES = {"gpu-oom", "host-oom", "shared-memory", "not-memory", "ok", "undetermined"}

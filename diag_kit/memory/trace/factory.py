@@ -138,7 +138,7 @@ def _running(named: str) -> Iterator[None]:
     path, gradients = list(sys.path), torch.is_grad_enabled()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        with contextlib.redirect_stdout(sys.stderr), _no_weights(named), plain_transformers(), _OneDevice():
+        with contextlib.redirect_stdout(sys.stderr), _no_weights(named), plain_transformers(), OneDevice():
             yield
     except (SettingsError, KeyboardInterrupt):
         raise
@@ -200,7 +200,7 @@ def _no_weights(named: str) -> Iterator[None]:
             setattr(owner, last, value)
 
 
-class _OneDevice(TorchFunctionMode):
+class OneDevice(TorchFunctionMode):
     """Maps every CUDA device to the one at hand, and watches how far the process grows under fake tensors."""
 
     def __init__(self) -> None:

@@ -61,6 +61,10 @@ class Ledger(TorchDispatchMode):
         self._held.clear()  # what dies from here on is no part of the step
         super().__exit__(*failure)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes seconds, to shield this class from it
+
     # --- what happens in the step
 
     def mark(self, phase: str, micro_step: int = 0) -> None:
