@@ -27,7 +27,7 @@ def listing(entries: Sequence[Entry], *, width: int = WIDTH, color: bool = False
         page.heading(title)
         for one in group:
             page.name(one.title, f"{one.id} · {one.status}")
-            page.text(_first(one.summary), "    ")
+            page.text(_short(_first(one.summary), page.width - 4), "    ")
     page.gap()
     page.text("diag-kit entries ID shows one; diag-kit entries WORDS looks for words in all of them.", style="dim")
     return page.render()
@@ -46,14 +46,14 @@ def found_text(query: str, found: Found, *, width: int = WIDTH, color: bool = Fa
 
 
 def grouped(entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
-    """Entries by what their failure reads like, from the families that their causes can belong to."""
+    """Entries by what their failure reads like: the first family that all of an entry's causes can belong to."""
     groups = (("Reads as GPU out of memory", ("gpu-oom",)), ("Host and shared memory", ("host-oom", "shared-memory")),
               ("Not memory, though it reads so", ("not-memory",)))  # fmt: skip
     found: dict[str, list[Entry]] = {title: [] for title, _ in groups}
     rest: list[Entry] = []
     for one in entries:
         fits = (title for title, families in groups for family in families
-                if any(cause_fits(cause.id, family) for cause in one.causes))  # fmt: skip
+                if one.causes and all(cause_fits(cause.id, family) for cause in one.causes))  # fmt: skip
         found.get(next(fits, ""), rest).append(one)
     return [(title, group) for title, group in [*found.items(), ("Explains others", rest)] if group]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ipywidgets as w
 
@@ -62,9 +63,13 @@ class LoopView(w.VBox):
         self.add_class("dk").add_class("dk-card").add_class("dk-stack").add_class("dk-loop")
         self.button.on_click(lambda _: self._run())
         self.halt.on_click(lambda _: self._stop())
-        self.path.on_msg(lambda _widget, message, _buffers: message.get("event") == "submit" and self._run())
+        self.path.on_msg(self._on_enter)
         self._show_busy()
         self._draw(None)
+
+    def _on_enter(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
+        if message.get("event") == "submit":
+            self._run()
 
     def _run(self) -> None:
         given = self.path.value.strip()
