@@ -24,6 +24,12 @@ SCRIPTS = Path(__file__).with_name("scripts")
 CHANGES = f"{SCRIPTS}/changes.py"
 
 
+def layers() -> int:
+    """How many linear layers live in this process."""
+    gc.collect()
+    return sum(issubclass(type(one), torch.nn.Linear) for one in gc.get_objects())
+
+
 def test_each_setting_is_changed_by_itself():
     """Two settings, two measures, each from the same start; the verdict is that of the bytes."""
     keep, batch, same = compare(
@@ -104,11 +110,11 @@ def test_model_too_big_to_run_is_looked_at_under_fake_tensors():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said without a GPU")
 def test_what_cannot_be_looked_at_is_one_line(name, told):
     """A factory or step that raises, needs a GPU, or takes no second batch: one line with what to do."""
+    before = layers()
     with pytest.raises(LoopError) as error:
         inspect_loop(f"{CHANGES}:{name}")
     assert told in str(error.value) and "\n" not in str(error.value)
-    gc.collect()
-    assert not [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Linear)]
+    assert layers() == before
 
 
 @pytest.mark.parametrize(
@@ -127,13 +133,13 @@ def test_bad_calls_are_one_line(given, told):
 
 def test_nothing_is_left_behind():
     """Afterwards no tensor of the model lives, and torch is as it was."""
+    before = layers()
     state, hook = torch.get_rng_state(), sys.gettrace()
     backward, collector = torch.autograd.backward, gc.isenabled()
     inspect_loop(f"{SCRIPTS}/shapes.py:in_global")
     assert torch.equal(torch.get_rng_state(), state) and sys.gettrace() is hook
     assert torch.autograd.backward is backward and gc.isenabled() is collector and gc.get_freeze_count() == 0
-    gc.collect()
-    assert not [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Linear)]
+    assert layers() == before
 
 
 def test_a_callable_is_taken_too():

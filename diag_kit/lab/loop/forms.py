@@ -233,7 +233,8 @@ class _Ceiling(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         size = args[0] if args else None
-        if isinstance(size, list | tuple) and size and all(type(n) is int for n in size):
+        device = torch.device((kwargs or {}).get("device") or "cpu")
+        if device.type == "cpu" and isinstance(size, list | tuple) and size and all(type(n) is int for n in size):
             wanted = ((kwargs or {}).get("dtype") or torch.get_default_dtype()).itemsize
             for n in size:
                 wanted *= n

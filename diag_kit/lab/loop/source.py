@@ -62,7 +62,8 @@ def site(frame: FrameType | None = None) -> Site | None:
 def text_of(path: str, line: int) -> str:
     """The statement's source that begins at or spans a line, on one line; empty where there is none."""
     node = statement(path, line)
-    if node is not None and not hasattr(node, "body"):
+    beside = [one for one in ast.walk(tree(path) or ast.Module([], [])) if _begins(one, line)]
+    if node is not None and not hasattr(node, "body") and len(beside) < 2:
         source = ast.get_source_segment("".join(linecache.getlines(path)), node) or ""
         return " ".join(source.split())[:160]
     return " ".join(linecache.getline(path, line).split())[:160]
@@ -85,6 +86,10 @@ def statement(path: str, line: int) -> ast.stmt | None:
         if inside and (found is None or _innermost(node) >= _innermost(found)):
             found = node  # type: ignore[assignment]
     return found
+
+
+def _begins(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.stmt) and node.lineno == line and not hasattr(node, "body")
 
 
 def _innermost(node: ast.AST) -> tuple[int, int]:
