@@ -197,14 +197,14 @@ def test_modules_are_small(module: str) -> None:
 
 
 def test_package_is_small() -> None:
-    """At most 160 modules that hold code and 29,000 lines of them; apart from the parsers, one file for each format, and
+    """At most 160 modules that hold code and 30,000 lines of them; apart from the parsers, one file for each format, and
     the experiments, one file for each claim: each at most 250 and 180 lines.
     """
     apart = (".parsers.", ".experiments.")
     sources = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if not any(part in name for part in apart)}
     holding = [s for s in sources.values() if any(not isinstance(node, ast.Expr) for node in ast.parse(s).body)]
     assert len(holding) <= 160
-    assert sum(source.count("\n") for source in sources.values()) <= 29_000
+    assert sum(source.count("\n") for source in sources.values()) <= 30_000
     formats = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".parsers." in name]
     assert max(source.count("\n") for source in formats) <= 250
     claims = [path.read_text(encoding="utf-8") for name, path in MODULES.items() if ".experiments." in name]

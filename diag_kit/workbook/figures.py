@@ -309,6 +309,7 @@ def last_fit(peaks: Sequence[int], room: Room) -> int | None:
     return next((i for i, peak in enumerate(peaks) if peak > room.tensors_bytes), len(peaks))
 
 
+MOST_TICKS = 12
 LINES = ((RISING, "solid", "circle"), (FLAT, "solid", "square"), ("#00876B", "dash", "diamond"),
          ("#A9639A", "dot", "triangle-up"), ("#7d7d7d", "dashdot", "x"), ("#A87400", "longdash", "cross"))  # fmt: skip
 """Colour, dash and mark of measured lines: told apart without colour, and where one lies on another."""
@@ -322,6 +323,9 @@ def lab_figure(outcome: Outcome, title: str) -> Figure:
     layout = layout_of(outcome.x_title, top)
     layout["yaxis"] |= {"title": {**layout["yaxis"]["title"], "text": name},
                         "range": [1.08 * low / unit, max(1.12 * top / unit, 1)]}  # fmt: skip
+    xs = {x for line in outcome.lines for x in line.x}
+    if all(x == int(x) for x in xs) and max(xs) - min(xs) <= MOST_TICKS:
+        layout["xaxis"]["dtick"] = 1
     names = dict.fromkeys(_of(line.label, outcome) for line in outcome.lines)
     data: list[Spec] = []
     for line in outcome.lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def test_a_loop_is_run_and_its_line_is_named(state: WorkbookState, tmp_path: Pat
     assert "kept" in (tmp_path / "train.py").read_text()
 
 
-@pytest.mark.parametrize("given", ["", "gone.py:factory", "train.py", "train.py:nothing"])
+@pytest.mark.parametrize("given", ["", "gone.py:factory", "train.py:nothing"])
 def test_what_cannot_be_run_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     """A missing name, file or function says so, and the button can be pressed again."""
     monkeypatch.chdir(tmp_path)
@@ -131,6 +132,26 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert 'role="alert"' in view.status.value
     assert "Traceback" not in view.status.value
     assert not view.button.disabled
+
+
+def test_a_loop_that_hangs_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it runs there is a button to end it; pressed, the process is gone and the page says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+    view = LoopView(WorkbookState())
+    view.path.value = "train.py:factory"
+
+    async def press() -> None:
+        view.button.click()
+        assert (view.button.disabled, view.halt.layout.display) == (True, "")
+        await asyncio.sleep(0.3)
+        view.halt.click()
+        while view.job:
+            await asyncio.sleep(0.05)
+
+    asyncio.run(press())
+    assert "stopped before it was done" in view.status.value
+    assert (view.button.disabled, view.halt.layout.display) == (False, "none")
 
 
 def test_a_job_that_fails_is_one_line() -> None:

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from threading import Event
 from typing import Any
 
 from .result import Comparison, Loop, LoopError, comparison_from_json, loop_from_json
 
 SECONDS = 600
+LOOK_SECONDS = 0.2
 
 
 def inspect_apart(
@@ -24,12 +27,13 @@ def inspect_apart(
     change: Mapping[str, Any] | None = None,
     try_fix: bool = False,
     seconds: float = SECONDS,
+    stop: Event | None = None,
     **how: Any,
 ) -> tuple[Loop, tuple[Comparison, ...]]:
     """``inspect_loop``, then ``compare`` and ``try_fix`` where asked for, in a child process.
 
     Raises:
-        LoopError: what the child said, or that it died or took longer than ``seconds``.
+        LoopError: what the child said, or that it died, took longer than ``seconds`` or was ended by ``stop``.
     """
     asked = {"factory": factory, "settings": dict(settings or {}), "change": dict(change or {}), "try_fix": try_fix}
     with tempfile.TemporaryFile() as said:
@@ -42,9 +46,11 @@ def inspect_apart(
             start_new_session=True,
         )
         try:
-            out, _ = child.communicate(json.dumps(asked | {"how": how}), timeout=seconds)
+            out = _answer(child, json.dumps(asked | {"how": how}), seconds, stop or Event())
         except subprocess.TimeoutExpired:
-            raise LoopError(f"{factory}: not done after {seconds:g} s; hand over a smaller model or batch") from None
+            ended = stop is not None and stop.is_set()
+            why = "stopped before it was done" if ended else f"not done after {seconds:g} s"
+            raise LoopError(f"{factory}: {why}; hand over a smaller model or batch") from None
         finally:
             _end(child)
         said.seek(max(0, said.tell() - 2000))
@@ -60,6 +66,18 @@ def inspect_apart(
     if "error" in answer:
         raise LoopError(answer["error"])
     return loop_from_json(answer["loop"]), tuple(comparison_from_json(one) for one in answer["comparisons"])
+
+
+def _answer(child: subprocess.Popen[str], asked: str, seconds: float, stop: Event) -> str:
+    """What the child printed; TimeoutExpired after so many seconds, or once ``stop`` is set."""
+    deadline, given = time.monotonic() + seconds, asked
+    while True:
+        try:
+            return child.communicate(given, timeout=LOOK_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            if stop.is_set() or time.monotonic() > deadline:
+                raise
+            given = ""
 
 
 def _end(child: subprocess.Popen[str]) -> None:
