@@ -18,16 +18,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate", reason="the Trainer needs it")
-
-from torch import nn  # noqa: E402
-from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+import torch
+import transformers
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 VOCABULARY, LENGTH = 64, 12
 CAPACITY = 2**30
@@ -41,21 +38,26 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[int, tuple[Any, int]] = {}
-        self.peak = 0
+        self.most = self.peak = 0  # most: what would be alive if nothing had died since it was last counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and type(tensor) in (torch.Tensor, nn.Parameter):
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if type(tensor) in (torch.Tensor, nn.Parameter):
                 ref = StorageWeakRef(tensor.untyped_storage())
-                self.live[ref.cdata] = (ref, tensor.untyped_storage().nbytes())
-        self.peak = max(self.peak, self.bytes())
+                held = self.live.get(ref.cdata)
+                if held is None or held[0].expired():
+                    self.live[ref.cdata] = (ref, tensor.untyped_storage().nbytes())
+                    self.most += self.live[ref.cdata][1]
+        if self.most > self.peak:
+            self.peak = max(self.peak, self.bytes())
         return out
 
     def bytes(self) -> int:
         """Bytes that are alive now."""
         self.live = {key: pair for key, pair in self.live.items() if not pair[0].expired()}
-        return sum(size for _, size in self.live.values())
+        self.most = sum(size for _, size in self.live.values())
+        return self.most
 
 
 class CpuForCuda(TorchFunctionMode):
@@ -101,7 +103,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
         "mem_get_info": lambda: (CAPACITY - ledger.bytes(), CAPACITY), "reset_peak_memory_stats": lower,
         "memory_stats": lambda: {"num_alloc_retries": 0, "num_ooms": 0, "inactive_split_bytes.all.current": 0},
         "synchronize": lambda: None, "empty_cache": lambda: None, "set_device": lambda: None,
-        "set_per_process_memory_fraction": lambda: None, "device_count": lambda: 1,
+        "set_per_process_memory_fraction": lambda: None,
         "get_device_properties": lambda: SimpleNamespace(total_memory=CAPACITY, name="none"),
         "memory_summary": lambda: "", "ipc_collect": lambda: None,
     }  # fmt: skip
@@ -114,6 +116,14 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setattr(arguments, "__init__", lambda self, *a, **k: real(self, *a, **{"use_cpu": True} | k))
     with ledger, CpuForCuda():
         yield ledger
+
+
+def forget_accelerate() -> None:
+    """accelerate keeps its state for the process; each block starts without."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._shared_state.clear()
 
 
 def tiny(layers: int = 2) -> Any:
@@ -174,7 +184,7 @@ def names(model_folder: str, tmp_path: Path) -> dict[str, Any]:
     outputs = model(**batch)
     q, k, v = (torch.randn(1, 2, LENGTH, 8, requires_grad=True) for _ in range(3))
     space: dict[str, Any] = {
-        "torch": torch, "nn": nn, "F": torch.nn.functional, "os": os, "gc": gc, "contextlib": contextlib,
+        "__name__": "fix", "torch": torch, "nn": nn, "F": torch.nn.functional, "os": os, "gc": gc, "contextlib": contextlib,
         "DataLoader": DataLoader, "device": torch.device("cpu"), "step": 0, "rank": 0, "world_size": 1,
         "model": model, "optimizer": optimizer, "config": model.config, "name": model_folder, "tokenizer": tokenizer,
         "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
@@ -227,7 +237,7 @@ def training_arguments(folder: Path, **more: Any) -> Any:
 def short(args: Any, folder: Path) -> Any:
     """A block's own arguments, cut to two quiet steps here."""
     args.output_dir, args.max_steps, args.report_to, args.save_strategy = str(folder / "out"), 2, [], "no"
-    args.disable_tqdm = True
+    args.disable_tqdm, args.gradient_accumulation_steps = True, min(args.gradient_accumulation_steps, 2)
     return args
 
 
@@ -300,6 +310,8 @@ def _trainer(space: dict[str, Any], folder: Path, kind: Any = None, **more: Any)
 
 
 def _use(name: str, value: Any, space: dict[str, Any], folder: Path) -> None:
+    if inspect.isclass(value) and value.__module__ != "fix":
+        return  # imported, not defined
     if inspect.isfunction(value) and name.startswith("test_"):
         value()
     elif isinstance(value, transformers.TrainingArguments):
@@ -314,12 +326,11 @@ def _use(name: str, value: Any, space: dict[str, Any], folder: Path) -> None:
             value.train()
         if value.eval_dataset is not None:
             value.evaluate()
-    elif inspect.isclass(value) and issubclass(value, transformers.Trainer) and value is not transformers.Trainer:
+    elif inspect.isclass(value) and issubclass(value, transformers.Trainer):
         _trainer(space, folder, value).train()
-    elif inspect.isclass(value) and issubclass(value, transformers.TrainerCallback) and name in space:
-        if value.__module__ != transformers.TrainerCallback.__module__:
-            _trainer(space, folder, callbacks=[value()]).train()
-    elif inspect.isclass(value) and issubclass(value, torch.autograd.Function) and value is not torch.autograd.Function:
+    elif inspect.isclass(value) and issubclass(value, transformers.TrainerCallback):
+        _trainer(space, folder, callbacks=[value()]).train()
+    elif inspect.isclass(value) and issubclass(value, torch.autograd.Function):
         torch.autograd.gradcheck(value.apply, torch.randn(3, dtype=torch.float64, requires_grad=True))
     elif inspect.isgenerator(value) or isinstance(value, torch.utils.data.DataLoader):
         assert next(iter(value)) is not None
@@ -327,16 +338,38 @@ def _use(name: str, value: Any, space: dict[str, Any], folder: Path) -> None:
 
 
 def _use_lightning(value: Any, space: dict[str, Any], folder: Path) -> None:
-    if "lightning" not in type(value).__module__ and not (inspect.isclass(value) and "LightningModule" in str(value.__mro__)):
+    kinds = value.__mro__ if inspect.isclass(value) else type(value).__mro__
+    if not any(kind.__module__.startswith("lightning.") for kind in kinds):
         return
     import lightning
 
     quiet = {"max_steps": 2, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
              "enable_model_summary": False, "accelerator": "cpu", "default_root_dir": str(folder)}  # fmt: skip
     loader = torch.utils.data.DataLoader(space["dataset"], batch_size=2, collate_fn=collate)
-    if inspect.isclass(value) and issubclass(value, lightning.LightningModule) and value is not lightning.LightningModule:
+    if not inspect.isclass(value):
+        if isinstance(value, lightning.Trainer):
+            value.fit_loop.epoch_loop.max_steps, value.accumulate_grad_batches = 2, 1
+            value.fit(_module(lightning), loader)
+    elif issubclass(value, lightning.LightningModule):
         module = value()
         module.model = tiny()
         lightning.Trainer(**quiet).fit(module, loader)
+    elif issubclass(value, lightning.Callback):
+        lightning.Trainer(**quiet, callbacks=[value()]).fit(_module(lightning), loader)
+
+
+def _module(lightning: Any) -> Any:
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tiny()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.model(**batch).loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    return Module()
 
 
