@@ -12,6 +12,7 @@ import contextlib
 import gc
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,7 +127,7 @@ def forget_accelerate() -> None:
         state._shared_state.clear()
 
 
-def tiny(layers: int = 2) -> Any:
+def tiny(layers: int = 1) -> Any:
     """A Llama of some thousand parameters, from its configuration, with a fixed seed."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -167,40 +168,45 @@ def collate(samples: list[dict[str, list[int]]]) -> dict[str, Any]:
     return {key: torch.tensor([s[key] + [fill[key]] * (longest - len(s[key])) for s in samples]) for key in fill}
 
 
-def names(model_folder: str, tmp_path: Path) -> dict[str, Any]:
-    """The namespace of a block. Each name is what a reader of the entry would take it for."""
+def names(code: str, model_folder: str, tmp_path: Path) -> dict[str, Any]:
+    """The namespace of a block, with those names that it uses. Each is what a reader would take it for."""
     from torch.utils.data import DataLoader
+
+    def used(made: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        return {name: make() for name, make in made.items() if re.search(rf"\b{name}\b", code)}
 
     model = tiny()
     object.__setattr__(model, "layers", model.model.layers)  # as models of one's own name them; not registered twice
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     lengths = [3, 12, 5, 8, 4, 9, 6, 7]
     dataset, even = rows(lengths), rows([6] * 8)
     micro_batches = [collate(dataset[i : i + 2]) for i in range(0, 8, 2)]
     batch = micro_batches[0]
-    args = training_arguments(tmp_path)
-    hidden = model.model(input_ids=batch["input_ids"]).last_hidden_state
-    outputs = model(**batch)
-    q, k, v = (torch.randn(1, 2, LENGTH, 8, requires_grad=True) for _ in range(3))
     space: dict[str, Any] = {
         "__name__": "fix", "torch": torch, "nn": nn, "F": torch.nn.functional, "os": os, "gc": gc, "contextlib": contextlib,
         "DataLoader": DataLoader, "device": torch.device("cpu"), "step": 0, "rank": 0, "world_size": 1,
-        "model": model, "optimizer": optimizer, "config": model.config, "name": model_folder, "tokenizer": tokenizer,
-        "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
+        "model": model, "optimizer": optimizer, "config": model.config, "name": model_folder,
         "batch": batch, "inputs": {key: batch[key] for key in ("input_ids", "attention_mask")}, "labels": batch["labels"],
         "ids": batch["input_ids"], "micro_batches": micro_batches, "batches": list(micro_batches),
         "micro_batch": 2, "accumulation": len(micro_batches), "last_micro_step": False,
         "dataset": dataset, "data": even, "train": even, "valid": even[:4], "lengths": lengths,
         "texts": ["w1 w2 w3", "w4 w5"], "collate": collate, "collator": collate,
-        "loader": DataLoader(dataset, batch_size=2, collate_fn=collate), "args": args,
-        "hidden": hidden, "outputs": outputs, "loss": outputs.loss, "q": q, "k": k, "v": v,
         "x": torch.randn(4, 8), "y": torch.randn(4, 8), "points": torch.randn(9, 3), "part": torch.randn(4, 3),
         "boxes": torch.rand(700, 4), "history": [], "losses": [], "predictions": [], "features": [], "replay": [],
         "sample": {"state": torch.randn(4, requires_grad=True) * 2}, "rows": 3, "columns": 4, "row_counts": [3, 4],
-        "path": checkpoint(model, tmp_path), "compute_metrics": lambda prediction: {"rows": len(prediction.predictions)},
-        "main_loss": hidden.pow(2).mean(), "auxiliary_loss": hidden.mean(),
+        "compute_metrics": lambda prediction: {"rows": len(prediction.predictions)},
+        **{name: torch.randn(1, 2, LENGTH, 8, requires_grad=True) for name in "qkv"},
     }  # fmt: skip
+    space |= used({
+        "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(model_folder),
+        "scheduler": lambda: torch.optim.lr_scheduler.ConstantLR(optimizer),
+        "loader": lambda: DataLoader(dataset, batch_size=2, collate_fn=collate),
+        "args": lambda: training_arguments(tmp_path),
+        "hidden": lambda: model.model(input_ids=batch["input_ids"]).last_hidden_state,
+        "outputs": lambda: model(**batch), "loss": lambda: model(**batch).loss,
+        "main_loss": lambda: model(**batch).loss, "path": lambda: checkpoint(model, tmp_path),
+    })  # fmt: skip
+    space["auxiliary_loss"] = space["main_loss"] * 2 if "main_loss" in space else None
     space |= {name: getattr(transformers, name) for name in (
         "Trainer", "TrainingArguments", "TrainerCallback", "AutoModelForCausalLM", "AutoTokenizer", "AutoConfig")}  # fmt: skip
 

@@ -43,7 +43,7 @@ def perform(model_folder, tmp_path, monkeypatch):
                 pytest.skip(f"parsed, not run: {', '.join(missing)} is not installed")
         if "lightning" in imported(code):
             pytest.importorskip("lightning", reason="parsed, not run: lightning is not installed")
-        space = stage.names(model_folder, tmp_path) | more
+        space = stage.names(code, model_folder, tmp_path) | more
         stage.forget_accelerate()
         before = dict(stage.os.environ)
         monkeypatch.chdir(tmp_path)
