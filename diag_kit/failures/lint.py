@@ -139,9 +139,9 @@ def _code(entry: Entry) -> Iterator[Fault]:
 
 
 def _examples(entry: Entry) -> Iterator[Fault]:
-    own = {cause.id for cause in entry.causes}
+    own = {cause.id for cause in entry.causes} or {"undetermined"}  # an entry that only explains settles no cause
     for side, examples in (("match", entry.examples.match), ("no_match", entry.examples.no_match)):
-        if own and not examples:
+        if not examples:
             yield "examples", f"no text under {side}"
         for example in examples:
             if example.cause not in own:
@@ -173,7 +173,7 @@ def _texts(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def _whole(entry: Entry) -> Iterator[Fault]:
     """What an entry that is not a draft must not leave out."""
-    optional = ("claims",) if entry.causes else ("causes", "claims", "signatures", "needs", "examples")
+    optional = ("claims",) if entry.causes else ("causes", "claims", "signatures", "needs")
     for name in SECTIONS:
         if name not in optional and not getattr(entry, name):
             yield name, f"empty, in an entry that is {entry.status}"

@@ -377,5 +377,3 @@ def _module(lightning: Any) -> Any:
             return torch.optim.AdamW(self.parameters())
 
     return Module()
-
-

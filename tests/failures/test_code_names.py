@@ -17,7 +17,9 @@ import pytest
 
 from diag_kit.failures import load_entries
 
-LISTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (Path(__file__).parent / "names").glob("*.json")}
+LISTS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (Path(__file__).parent / "names").glob("*.json")
+}
 BLOCKS = {
     framework: [
         pytest.param(fix.code[framework], id=f"{entry.id}/{fix.id}")
@@ -86,14 +88,20 @@ ENGINE = {"backward", "step", "train", "eval", "no_sync", "save_checkpoint", "lo
 def strange_calls(code):
     """Attributes of ``engine`` that DeepSpeed's engine has not."""
     nodes = ast.walk(ast.parse(code))
-    used = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "engine"}
+    used = {
+        n.attr
+        for n in nodes
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "engine"
+    }
     return sorted(used - ENGINE)
 
 
 @pytest.mark.parametrize("code", BLOCKS["deepspeed"])
 def test_deepspeed_itself_reads_the_configuration(code, tmp_path, monkeypatch):
     """Where DeepSpeed is installed, its configuration reader takes the JSON."""
-    runtime = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed: names alone are checked")
+    runtime = pytest.importorskip(
+        "deepspeed.runtime.config", reason="DeepSpeed is not installed: names alone are checked"
+    )
     if code.lstrip().startswith("{"):
         config = {"train_micro_batch_size_per_gpu": 1} | json.loads(code)
         if "optimizer" not in config and config.get("zero_optimization"):

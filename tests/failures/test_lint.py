@@ -52,7 +52,11 @@ def faults(tmp_path):
         ("pytorch: |\n      keep", "jax: |\n      keep", "fixes: failurefix cap-boxes: 'jax' is not one of"),
         ("power {length_exponent}; only", "power {length_exponant}; only", "{length_exponant} is shown"),
         ("{length_exponent: {ge: 1.8}}\n    strength", "{length_exponant: {ge: 1.8}}\n    strength", "unknown figure"),
-        ("  executive: >-\n    The model fits; single inputs do not.", "  executive: >-\n    " + "Long. " * 120, "perspectives: "),
+        (
+            "  executive: >-\n    The model fits; single inputs do not.",
+            "  executive: >-\n    " + "Long. " * 120,
+            "perspectives: ",
+        ),
         ("title: Activation memory spike", "titel: Activation memory spike", "look at titel"),
         ("id: activation-memory-spike\n", "id: spike\n", "name the file after it"),
         ("    verdict: likely\n", "", "promises no verdict"),
@@ -60,7 +64,11 @@ def faults(tmp_path):
         ("## Worked example", "## Worked Example", "Worked example: missing or empty"),
         ("- Transformers with variable-length input\n", "- ''\n", "affected: an empty text"),
         ("status: reviewed", "status: final", "status: 'final' is not one of"),
-        ("- cause: schedule-phase-change\n  for:", "- cause: schedule-phase-change\n  against: []\n  for:", "signatures: "),
+        (
+            "- cause: schedule-phase-change\n  for:",
+            "- cause: schedule-phase-change\n  pro:",
+            "signatures: signature schedule-phase-change",
+        ),
     ],
 )
 def test_each_fault_is_named_with_its_place(faults, old, new, told):
@@ -71,7 +79,9 @@ def test_each_fault_is_named_with_its_place(faults, old, new, told):
 
 def test_all_faults_are_told(faults):
     """The lint does not stop at the first fault."""
-    lines = faults(("- entry: kv-cache", "- entry: kv"), ("https://arxiv", "http://arxiv"), ("- id: toy\n", "- id: fresh-node\n"))
+    lines = faults(
+        ("- entry: kv-cache", "- entry: kv"), ("https://arxiv", "http://arxiv"), ("- id: toy\n", "- id: fresh-node\n")
+    )
     assert len(lines) == 3
 
 
@@ -83,7 +93,9 @@ def test_the_good_entry_has_none(faults):
 def test_a_draft_may_be_unfinished(faults):
     """Empty sections are faults of a reviewed entry only."""
     cut = ("affected:\n- Transformers", "affected: []\n#- Transformers")
-    rest = [(f"\n- {line}", f"\n#- {line}") for line in ("Attention layers without", "Dynamic batch", "Long-context fine")]
+    rest = [
+        (f"\n- {line}", f"\n#- {line}") for line in ("Attention layers without", "Dynamic batch", "Long-context fine")
+    ]
     assert any("affected: empty" in line for line in faults(cut, *rest))
     assert not faults(cut, *rest, ("status: reviewed", "status: draft"))
 

@@ -86,7 +86,9 @@ def test_scores_as_the_page_says():
     for precision, size in (("bf16", 6), ("fp32", 4)):
         one = {**LLAMA_7B, "n_layers": 20}
         two = {**LLAMA_7B, "n_layers": 21}
-        held = [peak(m, attention="eager", precision=precision).components_at_peak["attention_scores"] for m in (one, two)]
+        held = [
+            peak(m, attention="eager", precision=precision).components_at_peak["attention_scores"] for m in (one, two)
+        ]
         assert held[1] - held[0] == size * 32 * 4096**2
 
 
