@@ -2,7 +2,7 @@
 
 import pytest
 
-from diag_kit import failures
+from diag_kit import cli, failures
 from diag_kit.failures import lint
 
 NAME = "activation-memory-spike.md"
@@ -110,3 +110,13 @@ def test_a_file_that_is_no_text_is_told(tmp_path):
     (tmp_path / "bad.md").write_bytes(b"---\n\xff\n---\n")
     (line,) = lint.check(tmp_path)
     assert line.startswith("bad.md: ")
+
+
+def test_the_command_tells_all_faults(capsys, monkeypatch):
+    """`diag-kit entries --check` prints each fault on a line and ends with 2; without faults it says so and ends with 0."""
+    monkeypatch.setattr(lint, "check", lambda experiments: ("a.md: related: no entry 'b'", "c.md: title: long"))
+    assert cli.main(["entries", "--check"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["a.md: related: no entry 'b'", "c.md: title: long"]
+    monkeypatch.setattr(lint, "check", lambda experiments: () if "retained-graph" in experiments else ("no lab",))
+    assert cli.main(["entries", "--check"]) == 0
+    assert "no fault" in capsys.readouterr().out
