@@ -157,16 +157,10 @@ def _loop(args: argparse.Namespace) -> int:
     from .lab.loop import child, result
 
     loop, comparisons = child.inspect_apart(
-        args.factory,
-        settings=child.pairs(args.set),
-        change=child.pairs(args.change),
-        try_fix=args.try_fix,
-        seconds=args.seconds,
-        micro_steps=args.micro_steps,
-        form=args.form,
-        device=args.device,
+        args.factory, settings=child.pairs(args.set), change=child.pairs(args.change), try_fix=args.try_fix,
+        seconds=args.seconds, micro_steps=args.micro_steps, form=args.form, device=args.device,
         fake=True if args.fake else None,
-    )
+    )  # fmt: skip
     if args.json:
         return _print_json(loop.to_json() | {"comparisons": [one.to_json() for one in comparisons]})
     print("\n".join(result.lines(loop, comparisons)))
@@ -352,7 +346,7 @@ def _entries(args: argparse.Namespace) -> int:
 
         faults = lint.check(experiments={one.id for one in experiments()})
         print("\n".join(faults) or "no fault in any entry", file=sys.stderr if faults else sys.stdout)
-        return 2 if faults else 0
+        return 2 * bool(faults)
     if args.framework not in FRAMEWORKS:
         raise EntryError(f"no code for {args.framework!r}; --framework takes {', '.join(FRAMEWORKS)}")
     query = " ".join(args.words)
