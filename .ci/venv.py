@@ -140,10 +140,10 @@ def install(tier, over):
     if tier == "test":
         locked = LOCK.read_text(encoding="utf-8").splitlines()
         torch = next(line for line in locked if line.startswith("torch=="))
-        transformers = next(line for line in locked if line.startswith("transformers=="))
+        trained = [line for line in locked if line.startswith(("transformers==", "accelerate==", "lightning=="))]
         say("installing {}: the largest part, a few minutes".format(torch.split()[0].replace("==", " ")))
         pip(*pinned, *shlex.split(os.environ.get("TORCH_ARGS", "")), torch)
-        pip(*pinned, transformers)
+        pip(*pinned, *trained)  # the last two run the code that entries show
     say("installing JupyterLab, {}and diag-kit itself".format("the test tools " if tier == "test" else "plotly "))
     pip(*pinned, "--no-build-isolation", "-e", project)
     accelerate(tier, *pinned, "--no-build-isolation")

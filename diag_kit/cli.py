@@ -132,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     entries.add_argument("words", nargs="*", metavar="WORD", help="an entry's id, a cause, or words to look for")
     entries.add_argument("--framework", default="pytorch", metavar="NAME", help="whose code to show with the fixes")
     entries.add_argument("--json", action="store_true", help="print JSON")
+    entries.add_argument("--check", action="store_true", help="say what is wrong with the entries, one line a fault")
     lab = command("lab", _lab, "measure on this machine whether the claims about memory are so (needs torch)")
     lab.add_argument("ids", nargs="*", metavar="ID", help="experiments to run (default: all)")
     lab.add_argument("--list", action="store_true", help="list the experiments instead of running them")
@@ -156,16 +157,10 @@ def _loop(args: argparse.Namespace) -> int:
     from .lab.loop import child, result
 
     loop, comparisons = child.inspect_apart(
-        args.factory,
-        settings=child.pairs(args.set),
-        change=child.pairs(args.change),
-        try_fix=args.try_fix,
-        seconds=args.seconds,
-        micro_steps=args.micro_steps,
-        form=args.form,
-        device=args.device,
+        args.factory, settings=child.pairs(args.set), change=child.pairs(args.change), try_fix=args.try_fix,
+        seconds=args.seconds, micro_steps=args.micro_steps, form=args.form, device=args.device,
         fake=True if args.fake else None,
-    )
+    )  # fmt: skip
     if args.json:
         return _print_json(loop.to_json() | {"comparisons": [one.to_json() for one in comparisons]})
     print("\n".join(result.lines(loop, comparisons)))
@@ -345,6 +340,13 @@ def _entries(args: argparse.Namespace) -> int:
     from .failures.records import FRAMEWORKS
     from .failures.search import named, search
 
+    if args.check:
+        from .failures import lint
+        from .lab.catalog import experiments
+
+        faults = lint.check(experiments={one.id for one in experiments()})
+        print("\n".join(faults) or "no fault in any entry", file=sys.stderr if faults else sys.stdout)
+        return 2 * bool(faults)
     if args.framework not in FRAMEWORKS:
         raise EntryError(f"no code for {args.framework!r}; --framework takes {', '.join(FRAMEWORKS)}")
     query = " ".join(args.words)

@@ -32,7 +32,8 @@ HEADINGS = ("Mechanism", "In production", "Worked example")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOP_KEY = re.compile(r"\n([a-z_]+):")  # a literal first: five times as fast as ^ with MULTILINE
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
-_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent
+"""Where the entries of this package are."""
 
 T = TypeVar("T")
 
@@ -197,7 +198,7 @@ def load_folder(folder: Path) -> tuple[Entry, ...]:
 @cache
 def load_entries() -> tuple[Entry, ...]:
     """The entries of this package, read once."""
-    return load_folder(_FOLDER)
+    return load_folder(FOLDER)
 
 
 def entry(id: str) -> Entry:

@@ -17,7 +17,7 @@ STATUSES = ("draft", "reviewed", "reproduced")
 STRENGTHS = ("decisive", "strong", "weak")
 TRUTHS = ("true", "false", "conditional")
 VERDICTS = ("confirmed", "likely", "possible", "ruled-out")
-FRAMEWORKS = ("pytorch", "trainer", "deepspeed", "megatron", "inference")
+FRAMEWORKS = ("pytorch", "trainer", "accelerate", "lightning", "deepspeed", "megatron", "inference")
 MISSING_KINDS = (
     "full-traceback", "oom-message", "full-log", "batch-shapes", "training-settings", "model-config", "training-code",
     "memory-series", "memory-snapshot", "gpu-processes", "gpu-capacity", "other-rank-logs", "host-memory",

@@ -46,7 +46,8 @@ CONTEXT_LIMIT = 400
 COMMAND_WIDTH = 42
 MAX_ROWS = 60
 """Files that the page lists; what it leaves out it counts."""
-FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Hugging Face Trainer", "deepspeed": "DeepSpeed",
+FRAMEWORKS = {"pytorch": "PyTorch", "trainer": "Hugging Face Trainer", "accelerate": "Accelerate",
+              "lightning": "Lightning", "deepspeed": "DeepSpeed",
               "megatron": "Megatron-LM", "inference": "inference server"}  # fmt: skip
 
 

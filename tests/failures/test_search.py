@@ -81,7 +81,7 @@ def test_the_index_reads_no_code_and_no_signature() -> None:
     """Searching parses only what people read: no section that a diagnosis or a fix needs."""
     import diag_kit.failures as failures
 
-    fresh = failures.load_folder(failures._FOLDER)
+    fresh = failures.load_folder(failures.FOLDER)
     known = {one.id: set(vars(one)) for one in fresh}
     Index(fresh).search("memory")
     for one in fresh:
