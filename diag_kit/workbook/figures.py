@@ -361,7 +361,9 @@ def _of(label: str, outcome: Outcome) -> str:
 
 
 def _course(sizes: Sequence[int]) -> str:
-    first, last = (format_bytes(size, 1) for size in (sizes[0], sizes[-1]))
+    first, last, top = (format_bytes(size, 1) for size in (sizes[0], sizes[-1], max(sizes)))
+    if max(sizes) > 1.05 * max(sizes[0], sizes[-1]):
+        return f"{first} to {last}, {top} at the highest"
     return f"stays at {first}" if first == last else f"{first} to {last}"
 
 

@@ -187,7 +187,7 @@ def made_of(survey: Survey, indices: Iterable[int]) -> list[Made]:
     for (site, module, op), members in groups.items():
         largest = max((book.recording.allocations[i] for i in members), key=lambda one: one.bytes)
         size = sum(book.recording.allocations[i].bytes for i in members)
-        found.append(Made(line_at(site), module, op, largest.shape, largest.dtype, size))
+        found.append(Made(line_at(site), module, op, largest.shape, largest.dtype, size, len(members)))
     return sorted(found, key=lambda one: -one.bytes)
 
 

@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Made:
-    """Tensors of one kind that one line made. ``shape``, ``dtype``: of the largest; ``bytes``: of all together."""
+    """Tensors of one kind that one line made. ``shape``, ``dtype``: of the largest; ``bytes``: of all ``count`` together."""
 
     line: Line | None
     module: str
@@ -40,11 +40,13 @@ class Made:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
+    count: int = 1
 
     def __str__(self) -> str:
         where = f"{self.line.path}:{self.line.line}" if self.line else "outside the user's code"
         module = f", module {self.module}" if self.module else ""
-        return f"{format_bytes(self.bytes)} by {self.op} {list(self.shape)} {self.dtype} at {where}{module}"
+        tensors = f" in {self.count} tensors" if self.count > 1 else ""
+        return f"{format_bytes(self.bytes)}{tensors} by {self.op} {list(self.shape)} {self.dtype} at {where}{module}"
 
 
 @dataclass(frozen=True)
