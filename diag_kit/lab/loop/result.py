@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Made:
-    """Tensors of one kind that one line made. ``shape``, ``dtype``: of the largest; ``bytes``: of all ``count`` together."""
+    """``count`` tensors of one kind that one line made. ``shape``, ``dtype``: of the largest; ``bytes``: of all."""
 
     line: Line | None
     module: str
