@@ -83,6 +83,30 @@ def test_public_leak_is_named(name):
     assert holding.made and all(made.line is not None for made in holding.made)
 
 
+HELD_OUT = {
+    "every_state_of_the_model": ("outputs", TENSORS, "states"),
+    "inner_losses_adapted_once": ("deferred", GRAPH, "loss"),
+    "extra_losses_of_a_step": ("graph", GRAPH, "outputs"),
+    "batch_called_data": ("retained", GRAPH, "caught"),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_what_a_hold_out_of_public_loops_missed_is_named(name):
+    """Copies made by deepcopy count, a list that the function goes over makes it a loop, a tuple called data is a batch."""
+    found = inspect_loop(f"{SCRIPTS}/public_leaks.py:{name}")
+    holding = found.holdings[0]
+    assert (holding.kind, holding.cause, holding.holder) == HELD_OUT[name]
+    assert marked(holding, name) and not found.peak.cause
+
+
+def test_a_square_feature_map_is_no_attention():
+    """Images, and a softmax over classes, as square as scores: no product of queries and keys made them."""
+    found = inspect_loop(f"{SCRIPTS}/public_healthy.py:segmentation_of_square_images")
+    assert not found.holdings and not found.peak.cause
+    assert found.peak.made[0].shape[-2:] == (48, 48)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_style_of_keeping_is_named(name):
     """Dictionary, deque, attribute, global, closure, generator, dataclass, hook and so on: one holding, its line."""

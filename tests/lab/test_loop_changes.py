@@ -65,6 +65,17 @@ def test_a_state_is_detached_and_the_change_of_what_is_learnt_is_told():
     assert (detached.verdict, detached.gradients) == ("gone", "changed")
 
 
+def test_what_is_kept_in_a_dictionary_is_detached_there():
+    """Appending a dictionary of losses: each tensor in it is detached, and the graph's bytes are gone from the measure.
+    One place of a dictionary: what is stored there.
+    """
+    (extra,) = try_fix(f"{SCRIPTS}/public_leaks.py:extra_losses_of_a_step")
+    assert extra.verdict in ("gone", "reduced") and extra.after_bytes < extra.before_bytes / 2
+    assert ".items()" in extra.new and extra.gradients == "same"
+    *_, memory = try_fix(f"{SCRIPTS}/public_leaks.py:graph_memory_by_node")
+    assert memory.verdict == "gone" and memory.new.endswith("= row.detach()")
+
+
 def test_needless_retain_graph_is_dropped():
     """Where no second backward runs, dropping retain_graph=True is all that is needed."""
     first = try_fix(f"{CHANGES}:useless_retain")[0]

@@ -123,6 +123,10 @@ class Book(Ledger):
         """A tensor that leaves the device counts no longer."""
         self._end(tensor.untyped_storage()._cdata)
 
+    def parents(self, index: int) -> tuple[int, ...]:
+        """The allocations that an allocation was computed from, by one operator."""
+        return self._parents[index]
+
     def comes_from(self, index: int, older: int) -> bool:
         """Whether one allocation was computed from another, over any number of operators."""
         waiting, seen = [index], {index}
@@ -138,7 +142,7 @@ class Book(Ledger):
     # --- how it is booked
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._views = _gives_views(func)
+        self._views = _gives_views(func) and not self._new_storage(func, args)
         given = [
             one
             for argument in args
@@ -148,6 +152,13 @@ class Book(Ledger):
         self._records = torch.is_grad_enabled() and any(one.requires_grad for one in given)
         self._inputs = tuple(index for one in given if (index := self.index(one)) is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _new_storage(self, func: Any, args: Any) -> bool:
+        """Whether a tensor is set onto a storage that is new here, as in ``copy.deepcopy``, whose copy is no operator."""
+        if func._schema.name != "aten::set_" or len(args) < 2 or not isinstance(args[1], torch.UntypedStorage):
+            return False
+        models = {t.untyped_storage()._cdata for t in (*self.model.parameters(), *self.model.buffers())}
+        return args[1]._cdata not in models
 
     def _see(self, tensor: torch.Tensor, op: str) -> None:
         if tensor.device.type != self.device and self._fake is None:

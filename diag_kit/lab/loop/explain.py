@@ -201,9 +201,10 @@ def peak_of(survey: Survey) -> Peak:
     begins = max((first for first in survey.first_steps.values() if first <= step), default=1)
     within = step - begins + 1
     spikes: dict[str, int] = defaultdict(int)
+    scores = _scores(book)
     for index in others:
         own = book.recording.allocations[index]
-        if len(own.shape) >= 3 and own.shape[-1] == own.shape[-2] >= 32:
+        if index in scores:
             spikes["scores"] += own.bytes
         elif own.shape and own.shape[-1] == _vocabulary(book.model) and len(own.shape) >= 2:
             spikes["logits"] += own.bytes
@@ -215,6 +216,21 @@ def peak_of(survey: Survey) -> Peak:
     spike, size = SPIKES[large[0]], spikes[large[0]]
     says = f"{size * 100 // total} % of it: {spike.title}; {spike.advice}"
     return Peak(book.peak_bytes, phase, within, tuple(made[:3]), spike.cause, says)
+
+
+def _scores(book: Book) -> set[int]:
+    """Attention scores and what is computed from them, told by their making: a batched product of square result, and a
+    softmax after it. An image or feature map can be as square, and is none.
+    """
+    from_product: set[int] = set()
+    softmax = False
+    for index, own in enumerate(book.recording.allocations):
+        if len(own.shape) < 3 or not own.shape[-1] == own.shape[-2] >= 32:
+            continue
+        if own.op in ("bmm", "baddbmm") or any(parent in from_product for parent in book.parents(index)):
+            from_product.add(index)
+            softmax |= "softmax" in own.op
+    return from_product if softmax else set()
 
 
 def _vocabulary(model: torch.nn.Module) -> int:

@@ -65,8 +65,8 @@ def try_fix(
 ) -> tuple[Comparison, ...]:
     """Try a plain edit of each named line, on a copy of the file in memory, one at a time.
 
-    What is tried: ``.detach()`` on what is appended, summed or assigned; a carried state detached where it is taken up;
-    ``retain_graph=True`` dropped. A line for which none of them is plain gives a Comparison without a verdict.
+    What is tried: ``.detach()`` on what is appended, summed or assigned, or on each tensor in it; a carried state
+    detached where it is taken up; ``retain_graph=True`` dropped. A line for which none of them is plain gives a Comparison without a verdict.
 
     Raises:
         LoopError: the loop can't be run as it is, or the factory isn't ``path/to/file.py:function``.
@@ -86,6 +86,9 @@ def try_fix(
                 after = inspect_loop(factory, settings=settings, edited={path: edited}, **how)
             except LoopError as error:
                 why = str(error).removesuffix(MEND)
+                if (within := _of_items(why, line, path)) is not None:
+                    tried.append(within)  # what is kept holds tensors and is none: each of them, then
+                    continue
                 found.append(_none(said, base, f"with it the loop fails: {why}", line, new))
             else:
                 found.append(_judged(said, base, after, line, new))
@@ -131,13 +134,22 @@ def _edits(holding: Holding, path: str) -> Iterable[tuple[str, Line, str, ast.Mo
         made = _taken_up_detached(path, line.line, holding.holder)
         if made is not None:
             yield "detaching the state where it is taken up", line, *made
-        return
+            return
     if holding.kind == "deferred" and (made := _backward_each(path, line.line, holding.holder)) is not None:
         yield "running backward in each micro-step", line, *made
-    if holding.kind in ("graph", "retained", "evaluation", "deferred", "hidden"):
+    if holding.kind in ("graph", "retained", "evaluation", "carried", "deferred", "hidden"):
         made = _changed(path, line.line, _Detached())
         if made is not None:
             yield "detaching what is kept", line, *made
+
+
+def _of_items(why: str, line: Line, path: str) -> tuple[str, Line, str, ast.Module] | None:
+    """The edit that detaches each tensor in what is kept, where a trial said that it is a container of some."""
+    for kind in ("dict", "tuple", "list"):
+        if f"'{kind}' object has no attribute 'detach'" in why:
+            made = _changed(path, line.line, _Detached(kind))
+            return None if made is None else (f"detaching the tensors in the {kind} that is kept", line, *made)
+    return None
 
 
 def _why_none(holding: Holding, path: str) -> str:
@@ -179,7 +191,10 @@ class _Dropped(_Edit):
 
 
 class _Detached(_Edit):
-    """Puts ``.detach()`` on what a statement appends, adds or assigns."""
+    """Puts ``.detach()`` on what a statement appends, adds or assigns; ``kind``: on each tensor in that container."""
+
+    def __init__(self, kind: str = "") -> None:
+        self._kind = kind
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "appendleft", "add", "put", "insert"):
@@ -213,6 +228,12 @@ class _Detached(_Edit):
         if isinstance(value, ast.Starred | ast.Constant | ast.Lambda) or _is_number(value):
             return value
         self.done = True
+        if self._kind:
+            source, cut = ast.unparse(value), "v.detach() if hasattr(v, 'detach') else v"
+            each = f"{self._kind}({cut} for v in {source})"
+            if self._kind == "dict":
+                each = f"{{k: {cut} for k, v in ({source}).items()}}"
+            return ast.parse(each, mode="eval").body
         return ast.Call(ast.Attribute(value, "detach", ast.Load()), [], [])
 
 
@@ -232,7 +253,7 @@ def _taken_up_detached(path: str, line: int, name: str) -> tuple[str, ast.Module
         bodies: list[Any] = [getattr(node, part, None) for part in ("body", "orelse", "finalbody")]
         for body in bodies:
             for statement in list(body) if isinstance(body, list) else []:
-                if isinstance(statement, ast.Assign) and statement.lineno == line:
+                if isinstance(statement, ast.Assign) and statement.lineno == line and not _into_item(statement):
                     target = _target(statement, name.rpartition(".")[2])
                     if target is None or node.__class__.__name__ == "Module":
                         return None
@@ -243,6 +264,11 @@ def _taken_up_detached(path: str, line: int, name: str) -> tuple[str, ast.Module
                     ast.fix_missing_locations(edited)
                     return f"{before}\n{' '.join(linecache.getline(path, line).split())}", edited
     return None
+
+
+def _into_item(statement: ast.Assign) -> bool:
+    """Whether it stores into one place of a container, which has nothing to detach itself."""
+    return any(isinstance(target, ast.Subscript) for target in statement.targets)
 
 
 def _backward_each(path: str, line: int, name: str) -> tuple[str, ast.Module] | None:

@@ -5,8 +5,8 @@
     def factory(**settings): return model, batches, loop    # loop(model, batches): a window of micro-steps of its own
     def factory(**settings): return trainer                 # a transformers Trainer
 
-A loop is told from a step by what it takes: a data loader, an iterator, or a second parameter called ``batches``,
-``loader`` or the like; ``form`` says it outright.
+A loop is told from a step by what it takes: a data loader, an iterator, a list that its own ``for`` goes over, or a
+second parameter called ``batches``, ``loader`` or the like; ``form`` says it outright.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import inspect
 import itertools
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 MEND = "; mend it, or hand over a smaller factory"
 _RETURNS = "it must return (model, batch, step), (model, batches, loop) or a Trainer"
-_PLURAL = ("batches", "loader", "dataloader", "data", "iterator", "micro_batches", "microbatches", "samples")
+_PLURAL = ("batches", "loader", "dataloader", "data", "iterator", "micro_batches", "microbatches", "samples", "dl")
+_EITHER = ("data", "samples")
 
 
 @dataclass
@@ -129,7 +131,26 @@ def _is_loop(run: Callable[..., Any], batch: Any) -> bool:
     except (TypeError, ValueError):
         return False
     word = taken[1] if len(taken) > 1 else ""
-    return word in _PLURAL or word.endswith(("loader", "batches", "_iter", "iterator"))
+    if word in _EITHER and isinstance(batch, torch.Tensor | tuple | Mapping):
+        return False  # ``data`` is one batch as often as all of them; a tuple of tensors is one
+    if word in _PLURAL or word.endswith(("loader", "batches", "_iter", "iterator", "_dl")):
+        return True
+    return isinstance(batch, list) and len(batch) > 1 and _goes_over(run, word)
+
+
+def _goes_over(run: Callable[..., Any], word: str) -> bool:
+    """Whether a ``for`` statement of the function goes over that parameter, as it is or by ``enumerate`` or a bar."""
+    try:
+        parsed = ast.parse(textwrap.dedent(inspect.getsource(run)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return False
+    for node in ast.walk(parsed):
+        over = node.iter if isinstance(node, ast.For) else None
+        while isinstance(over, ast.Call) and over.args:
+            over = over.args[0]
+        if isinstance(over, ast.Name) and over.id == word:
+            return True
+    return False
 
 
 def _drawn(batches: Any, count: int, name: str) -> list[Any]:

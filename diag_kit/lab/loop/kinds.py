@@ -26,8 +26,9 @@ KINDS = {
     ),
     "graph": Kind(
         "graph-retention",
-        "a tensor is kept with a graph that no backward freed",
-        "keep .detach() of it, or .item() of a scalar; compute what is only logged under torch.no_grad()",
+        "a tensor is kept with its graph attached",
+        "keep .item() of a scalar, or .detach() of a tensor, which still holds its own bytes until .cpu() or a reduction; "
+        "compute what is only logged under torch.no_grad()",
     ),
     "retained": Kind(
         "graph-retention",
@@ -62,7 +63,8 @@ KINDS = {
     "outputs": Kind(
         "tensor-accumulation",
         "tensors without a graph pile up",
-        "reduce them to the numbers that are needed, or move them off the device with .cpu() as they are made",
+        "reduce them to the numbers that are needed, move them off the device with .cpu() as they are made, or empty "
+        "what holds them once it is read (a metric's reset())",
     ),
     "grows": Kind(
         "tensor-accumulation",

@@ -146,3 +146,14 @@ def language_model_with_truncated_state():
         return total_loss
 
     return model, [(torch.randint(50, (12, 8)), torch.randint(50, (12, 8))) for _ in range(4)], train
+
+
+def segmentation_of_square_images():
+    """Every tensor of a segmentation is as square as its images, the softmax over classes too."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 4, 3, padding=1))
+
+    def step(model, data):
+        image, mask = data
+        return -model(image).softmax(1).log().gather(1, mask).mean()
+
+    return model, (torch.randn(2, 3, 48, 48), torch.randint(0, 4, (2, 1, 48, 48))), step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -172,3 +173,90 @@ def long_batch_with_eager_attention():
         return y.square().mean()
 
     return model, torch.randn(2, 256, 32), step
+
+
+class NodeMemory(nn.Module):
+    """A temporal graph network whose memory of nodes is written with its graph
+    (https://github.com/memgraph/mage/pull/121: a method of its own detaches it, in a dictionary by node).
+    """
+
+    def __init__(self, nodes: int = 32, dim: int = 32) -> None:
+        super().__init__()
+        self.updater, self.score = nn.GRUCell(dim, dim), nn.Linear(2 * dim, 1)
+        self.store = {node: torch.zeros(dim) for node in range(nodes)}
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor, events: torch.Tensor) -> torch.Tensor:
+        was, other = (torch.stack([self.store[int(i)] for i in ids]) for ids in (source, target))
+        for i, row in zip(source.tolist(), self.updater(events, was), strict=True):
+            self.store[i] = row  # LEAK
+        return self.score(torch.cat([was, other], 1)).sigmoid().mean()
+
+
+def graph_memory_by_node():
+    """With retain_graph=True, as the error's own hint has it."""
+    events = torch.randint(0, 32, (16,)), torch.randint(0, 32, (16,)), torch.randn(16, 32)
+
+    def step(model, events):
+        loss = model(*events)
+        loss.backward(retain_graph=True)
+
+    return NodeMemory(), events, step
+
+
+def every_state_of_the_model():
+    """https://github.com/choderalab/pinot/issues/23: the state of each iterate is copied and kept."""
+    model = nn.Linear(16, 64)
+    states = {}
+
+    def train(model, batches):
+        for at, x in enumerate(batches):
+            model(x).square().mean().backward()
+            states[at] = copy.deepcopy(model.state_dict())  # LEAK
+
+    return model, [torch.randn(8, 16) for _ in range(6)], train
+
+
+def inner_losses_adapted_once():
+    """https://github.com/learnables/learn2learn/issues/394: the losses of the inner loop are summed and adapted to once."""
+    learner = nn.Sequential(nn.Linear(16, 128), nn.Tanh(), nn.Linear(128, 4))
+
+    def inner_loop(learner, support):
+        loss = 0.0
+        for x in support:
+            loss = loss + learner(x).square().mean()  # LEAK
+        torch.autograd.grad(loss, list(learner.parameters()))
+
+    return learner, [torch.randn(32, 16) for _ in range(6)], inner_loop
+
+
+def extra_losses_of_a_step():
+    """https://github.com/pdearena/pdearena/pull/4: losses that only a log wants leave the step in a dictionary."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64))
+
+    def fit(model, loader):
+        outputs = []
+        for x in loader:
+            predicted = model(x)
+            out = {"loss": predicted.square().mean(), "scalar": predicted.exp().mean()}
+            out["loss"].backward()
+            outputs.append(out)  # LEAK
+
+    return model, [torch.randn(32, 16) for _ in range(6)], fit
+
+
+def batch_called_data():
+    """Gradients caught in a hook (https://github.com/pytorch/pytorch/issues/4661), in a step that calls its batch data."""
+    model, head = nn.Sequential(nn.Linear(16, 64), nn.Tanh()), nn.Linear(64, 2)
+    caught = []
+    model[0].register_full_backward_hook(lambda module, inwards, outwards: remember(outwards[0]))
+
+    def remember(gradient):
+        caught.append(gradient)  # LEAK
+
+    def step(model, data):
+        x, y = data
+        nn.functional.cross_entropy(head(model(x)), y).backward(create_graph=True)
+        for one in (*model.parameters(), *head.parameters()):
+            one.grad = None
+
+    return model, (torch.randn(32, 16), torch.randint(0, 2, (32,))), step
