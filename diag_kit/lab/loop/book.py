@@ -154,7 +154,7 @@ class Book(Ledger):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _new_storage(self, func: Any, args: Any) -> bool:
-        """Whether a tensor is set onto a storage that is new here, as in ``copy.deepcopy``, whose copy is no operator."""
+        """Whether a tensor is set onto a storage that is new here; ``copy.deepcopy`` copies by no operator."""
         if func._schema.name != "aten::set_" or len(args) < 2 or not isinstance(args[1], torch.UntypedStorage):
             return False
         models = {t.untyped_storage()._cdata for t in (*self.model.parameters(), *self.model.buffers())}

@@ -66,7 +66,8 @@ def try_fix(
     """Try a plain edit of each named line, on a copy of the file in memory, one at a time.
 
     What is tried: ``.detach()`` on what is appended, summed or assigned, or on each tensor in it; a carried state
-    detached where it is taken up; ``retain_graph=True`` dropped. A line for which none of them is plain gives a Comparison without a verdict.
+    detached where it is taken up; ``retain_graph=True`` dropped. A line for which none of them is plain gives a
+    Comparison without a verdict.
 
     Raises:
         LoopError: the loop can't be run as it is, or the factory isn't ``path/to/file.py:function``.

@@ -27,7 +27,7 @@ KINDS = {
     "graph": Kind(
         "graph-retention",
         "a tensor is kept with its graph attached",
-        "keep .item() of a scalar, or .detach() of a tensor, which still holds its own bytes until .cpu() or a reduction; "
+        "keep .item() of a scalar, or .detach() of a tensor, which holds its own bytes until .cpu() or a reduction; "
         "compute what is only logged under torch.no_grad()",
     ),
     "retained": Kind(
