@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     loop = command("loop", _loop, "run a training loop small, and name the line that keeps memory alive")
     gives = "gives (model, batch, step), (model, batches, loop) or a Trainer"
     loop.add_argument("factory", metavar="FILE.py:FUNCTION", help=gives)
-    loop.add_argument("--micro-steps", type=int, default=3, metavar="N", help="micro-steps of a window (default 3)")
+    loop.add_argument("--micro-steps", type=int, default=3, metavar="N", help="in a window (3, or until backward)")
     loop.add_argument("--set", action="append", default=[], metavar="K=V", help="a setting of the factory")
     loop.add_argument("--change", action="append", default=[], metavar="K=V", help="measure with this setting too")
     loop.add_argument("--try-fix", action="store_true", help="edit the named line on a copy, measure again")

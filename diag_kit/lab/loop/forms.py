@@ -35,10 +35,10 @@ from ...memory.trace.plain import plain_transformers
 from ...units import GIB, format_bytes
 from .book import Book, TooBigError
 from .result import LoopError
-from .source import is_users, tree
+from .source import calls_backward, is_users, tree
 
 if TYPE_CHECKING:
-    from .survey import Batches
+    from .batches import Batches
 
 MEND = "; mend it, or hand over a smaller factory"
 _RETURNS = "it must return (model, batch, step), (model, batches, loop) or a Trainer"
@@ -47,7 +47,9 @@ _PLURAL = ("batches", "loader", "dataloader", "data", "iterator", "micro_batches
 
 @dataclass
 class Job:
-    """What is run. ``roots``: objects of the user's, by name, that may hold tensors."""
+    """What is run. ``roots``: objects of the user's, by name, that may hold tensors. ``has_backward``: the file that
+    the loop stands in calls ``backward`` somewhere.
+    """
 
     target: str
     form: str
@@ -56,6 +58,7 @@ class Job:
     run: Callable[[Batches], Any]
     roots: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    has_backward: bool = False
 
 
 def named(target: str | Callable[..., Any]) -> str:
@@ -95,8 +98,11 @@ def prepare(
     if form == "loop" or (form == "auto" and _is_loop(run, batch)):
         batches = _drawn(batch, count, name)
         batches = [_moved(one, device) for one in batches]
-        return Job(name, "loop", model, batches, lambda given: run(model, given), {"loop": run})
-    return Job(name, "step", model, [_moved(batch, device)] * count, _steps(model, run, name), {"step": run})
+        job = Job(name, "loop", model, batches, lambda given: run(model, given), {"loop": run})
+    else:
+        job = Job(name, "step", model, [_moved(batch, device)] * count, _steps(model, run, name), {"step": run})
+    job.has_backward = calls_backward(run)
+    return job
 
 
 def _steps(model: torch.nn.Module, step: Callable[..., Any], name: str) -> Callable[[Batches], None]:
