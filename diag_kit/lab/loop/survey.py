@@ -18,10 +18,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .batches import MOST, Batches
 from .book import Book, TooBigError
 from .explain import describe, peak_of
-from .forms import Job, at_work, free_bytes, named, prepare
+from .forms import MOST, Batches, Job, at_work, free_bytes, named, prepare
 from .judge import Found, contexts, growing, holders
 from .lines import Watch
 from .reach import Node, Search, frames
