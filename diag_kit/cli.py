@@ -134,14 +134,14 @@ def _parser() -> argparse.ArgumentParser:
     entries.add_argument("--json", action="store_true", help="print JSON")
     entries.add_argument("--check", action="store_true", help="say what is wrong with the entries, one line a fault")
     lab = command("lab", _lab, "measure on this machine whether the claims about memory are so (needs torch)")
-    lab.add_argument("ids", nargs="*", metavar="ID", help="experiments to run (default: all)")
+    lab.add_argument("ids", nargs="*", metavar="ID", help="experiments, or an entry for all of its (default: all)")
     lab.add_argument("--list", action="store_true", help="list the experiments instead of running them")
     lab.add_argument("--json", action="store_true", help="print JSON")
     lab.add_argument("--device", choices=("cpu", "cuda"), default="auto", help="default: CUDA where torch finds it")
     loop = command("loop", _loop, "run a training loop small, and name the line that keeps memory alive")
     gives = "gives (model, batch, step), (model, batches, loop) or a Trainer"
     loop.add_argument("factory", metavar="FILE.py:FUNCTION", help=gives)
-    loop.add_argument("--micro-steps", type=int, default=3, metavar="N", help="micro-steps of a window (default 3)")
+    loop.add_argument("--micro-steps", type=int, default=3, metavar="N", help="in a window (3, or until backward)")
     loop.add_argument("--set", action="append", default=[], metavar="K=V", help="a setting of the factory")
     loop.add_argument("--change", action="append", default=[], metavar="K=V", help="measure with this setting too")
     loop.add_argument("--try-fix", action="store_true", help="edit the named line on a copy, measure again")
@@ -379,7 +379,7 @@ def _lab(args: argparse.Namespace) -> int:
     from .lab import terminal
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    found = [lab.experiment(id) for id in args.ids] or list(lab.experiments())
+    found = lab.chosen(args.ids)
     if args.list:
         document = {"schema": lab.SCHEMA, "experiments": [one.to_json() for one in found]}
         return _print_json(document) if args.json else print(terminal.listed(found, width)) or 0

@@ -156,6 +156,7 @@ class RetentionGuard(_Guard):
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> Literal[False]:
+        __tracebackhide__ = True  # pytest then shows the test's line, not ours
         self._exit()
         if kind is None:
             self._judge()
@@ -205,6 +206,7 @@ class RetentionGuard(_Guard):
         return tuple(described)
 
     def _judge(self) -> None:
+        __tracebackhide__ = True
         if self.steps < LEAST_STEPS:
             raise DiagKitError(
                 f"{self.steps} micro-steps were seen and {LEAST_STEPS} are needed; iterate over guard.watch(batches), "
@@ -244,6 +246,7 @@ class PeakGuard(_Guard):
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> Literal[False]:
+        __tracebackhide__ = True  # pytest then shows the test's line, not ours
         self.own = self.book.own(self.model)
         self._exit()
         self.peak_bytes = self._held + self.book.peak_bytes

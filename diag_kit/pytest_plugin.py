@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """Run a test that has a budget within it."""
+    __tracebackhide__ = True
     marker = item.get_closest_marker("memory_budget")
     if marker is None:
         return (yield)

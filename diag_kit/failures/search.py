@@ -2,7 +2,8 @@
 
 A word of the query finds every word that begins with it, and, where none does, those that begin with its own beginning
 ("growing" finds "growth"). Words joined by a hyphen must stand side by side. An entry must have all words; where none
-has, those that have most of them are given. What is found in a title weighs more than what stands in a paragraph.
+has, those that have most of them are given. What is found in a title weighs more than what stands in a paragraph, and a
+word that is in every entry ("memory") next to nothing.
 
 >>> [hit.entry.id for hit in search("fragmentation").hits][0]
 'fragmentation'
@@ -26,9 +27,9 @@ _TOKEN = re.compile(r"[a-z0-9]+")
 _WORD = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 _SENTENCE = re.compile(r"(?<=[.:;?!]) +")
 _COMMON = frozenset([
-    "a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "for", "from", "has", "have", "how", "i", "if",
-    "in", "is", "it", "its", "my", "of", "on", "or", "such", "that", "the", "there", "this", "to", "was", "what",
-    "when", "where", "which", "why", "with",
+    "a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "during", "each", "every", "for", "from", "has",
+    "have", "how", "i", "if", "in", "is", "it", "its", "my", "of", "on", "or", "out", "such", "that", "the", "then",
+    "there", "this", "to", "until", "was", "what", "when", "where", "which", "while", "why", "with",
 ])  # fmt: skip
 _LONGEST = 200
 """Characters of a query that are read."""
@@ -126,9 +127,11 @@ class Index:
         """What the query finds; nothing for a query without words."""
         asked = list(dict.fromkeys(_WORD.findall(query[:_LONGEST].lower())))
         asked = [word for word in asked if word not in _COMMON] or asked
+        if len(asked) > 1 and not any(word.startswith("kill") for word in asked):  # whose OOM it is, the kernel's says
+            asked = list(dict.fromkeys("memory" if word == "oom" else word for word in asked))
         found = {word: self._find(tokens(word)) for word in asked}
         unknown = tuple(word for word in asked if not found[word])
-        worth = {word: math.log(1 + len(self.entries) / len({self._passages[n].owner for n in places}))
+        worth = {word: math.log((1 + len(self.entries)) / len({self._passages[n].owner for n in places}))
                  for word, places in found.items() if places}  # fmt: skip
         hits = []
         for number, entry in enumerate(self.entries):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..memory.settings import Settings
-from .catalog import experiment, module
+from .catalog import chosen, experiment, module
 from .records import SCHEMA, Carried, Experiment, LabError, Line, Outcome, Row
 from .running import run
 
@@ -19,7 +19,7 @@ import_module(
 from .catalog import experiments  # noqa: E402
 
 __all__ = [
-    "SCHEMA", "Carried", "Experiment", "LabError", "Line", "Outcome", "Row", "carry", "experiment",
+    "SCHEMA", "Carried", "Experiment", "LabError", "Line", "Outcome", "Row", "carry", "chosen", "experiment",
     "experiments", "run",
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -41,6 +42,19 @@ def experiment(id: str) -> Experiment:
         hint = f"; did you mean {near[0]}" if near else ""
         raise LabError(f"lab: no experiment {str(id)[:60]!r}{hint}; there are {', '.join(found)}")
     return found[id]
+
+
+def chosen(ids: Sequence[str]) -> list[Experiment]:
+    """The experiments of these ids, an entry's id for all of that entry; all there are for none.
+
+    Raises:
+        LabError: an id is neither.
+    """
+    found: dict[str, Experiment] = {}
+    for id in ids:
+        of_entry = [one for one in experiments() if one.entry == id]
+        found |= {one.id: one for one in of_entry or [experiment(id)]}
+    return list(found.values()) or list(experiments())
 
 
 @cache

@@ -25,6 +25,19 @@ def test_a_question_leads_to_its_entry(query: str) -> None:
     assert ids(query)[0] == "gradient-accumulation-memory-spike"
 
 
+@pytest.mark.parametrize(("query", "entry"), [
+    ("memory grows every step until it crashes", "kept-tensors"),
+    ("out of memory on the second epoch during validation", "evaluation-peak"),
+    ("OOM during validation", "evaluation-peak"),
+    ("resume from checkpoint oom", "resume-duplicate-states"),
+    ("only rank 0 runs out of memory", "all-ranks-on-gpu0"),
+    ("killed by the OOM killer", "host-memory"),
+])  # fmt: skip
+def test_a_sentence_of_ones_own_leads_to_its_entry(query: str, entry: str) -> None:
+    """Words that every entry has, or none needs, don't outweigh the one that tells."""
+    assert ids(query)[0] == entry
+
+
 def test_every_entry_is_found_by_its_title_and_its_causes() -> None:
     """No entry hides: its title and each of its causes bring it first, by search and by name."""
     for one in load_entries():

@@ -54,6 +54,13 @@ def test_what_is_carried_comes_from_the_memory_model(one: lab.Experiment) -> Non
     assert [c.bytes for c in found] != [c.bytes for c in larger]
 
 
+def test_an_entry_s_id_stands_for_all_of_its_experiments() -> None:
+    """Once each, though one is named again; none named are all."""
+    of_entry = [one.id for one in lab.experiments() if one.entry == "activation-memory-spike"]
+    assert [one.id for one in lab.chosen(["activation-memory-spike", of_entry[0]])] == of_entry
+    assert lab.chosen([]) == list(lab.experiments())
+
+
 @pytest.mark.parametrize("wrong", ["graph", "", "retained_graph"])
 def test_an_unknown_id_is_one_line_with_those_there_are(wrong: str) -> None:
     """The message names what was asked and lists every experiment."""

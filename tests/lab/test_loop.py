@@ -171,6 +171,33 @@ def test_more_micro_steps_and_other_ways_to_iterate():
     assert found.micro_steps == 6 and found.holdings[0].holder == "kept"
 
 
+def test_a_window_lasts_until_the_loops_first_backward():
+    found = inspect_loop(f"{SCRIPTS}/shapes.py:summed_until_the_fourth_micro_step")
+    assert found.micro_steps == 4 and any("micro-step 4" in note for note in found.notes)
+    [holding] = found.holdings
+    assert holding.kind == "deferred" and holding.holder == "total"
+    assert marked(holding, "summed_until_the_fourth_micro_step")
+    assert found.peak.cause == "" and found.gradients is not None
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_what_backward_freed_at_a_windows_end_was_held_within_it(count):
+    found = inspect_loop(f"{SCRIPTS}/shapes.py:summed_until_the_fourth_micro_step", micro_steps=count)
+    assert [one.kind for one in found.holdings] == ["deferred"] and not found.notes
+    assert found.holdings[0].until == "the window ends"
+
+
+def test_no_backward_in_many_micro_steps_is_said():
+    found = inspect_loop(f"{SCRIPTS}/shapes.py:evaluation_in_a_file_that_also_trains")
+    assert [one.kind for one in found.holdings] == ["evaluation"] and found.micro_steps == 3
+    assert any("no backward ran in 32 micro-steps" in note for note in found.notes)
+
+
+def test_backward_after_the_batches_needs_no_longer_window():
+    found = inspect_loop(f"{SCRIPTS}/shapes.py:backward_after_the_loop")
+    assert [one.kind for one in found.holdings] == ["deferred"] and found.micro_steps == 3 and not found.notes
+
+
 def test_json_and_back():
     """What is written as JSON is read back the same, lines and all."""
     found = inspect_loop(f"{SCRIPTS}/shapes.py:in_context_of_a_kept_loss")

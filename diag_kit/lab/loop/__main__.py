@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 
 
 def main() -> None:
@@ -28,6 +29,8 @@ def main() -> None:
             found += compare(request["factory"], change=request["change"], before=loop, **named)
         if request["try_fix"]:
             found += try_fix(request["factory"], before=loop, **named)
+            if not loop.holdings:
+                loop = replace(loop, notes=(*loop.notes, "nothing stays alive, so there is no line to try an edit on"))
         answer = {"loop": loop.to_json(), "comparisons": [one.to_json() for one in found]}
     except DiagKitError as error:
         answer = {"error": str(error)}

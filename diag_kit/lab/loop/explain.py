@@ -156,6 +156,9 @@ def _line(survey: Survey, found: Found) -> Line | None:
         for statement_ in stores(root.where.path, word, root.where.function):
             if found.slot != "carries" or carried_over(root.where.path, root.where.function, word):
                 return line_at(Site(root.where.path, statement_.lineno, root.where.function))
+    for ran in sorted({site for site in survey.book.sites if site is not None and node.where is not None}):
+        if there := stores(ran.path, word, ran.function):  # a function that ran, before another that has the name
+            return line_at(Site(ran.path, there[0].lineno, ran.function))
     if node.where is not None and (there := stores(node.where.path, word)):
         return line_at(Site(node.where.path, there[0].lineno, node.where.function))
     files = {site.path for site in survey.book.sites if site is not None}

@@ -36,11 +36,13 @@ from ...memory.trace.plain import plain_transformers
 from ...units import GIB, format_bytes
 from .book import Book, TooBigError
 from .result import LoopError
-from .source import is_users, tree
+from .source import calls_backward, is_users, tree
 
 if TYPE_CHECKING:
-    from .survey import Batches
+    from .survey import Survey
 
+MOST = 32
+"""Micro-steps after which the first window stops waiting for a backward."""
 MEND = "; mend it, or hand over a smaller factory"
 _RETURNS = "it must return (model, batch, step), (model, batches, loop) or a Trainer"
 _PLURAL = ("batches", "loader", "dataloader", "data", "iterator", "micro_batches", "microbatches", "samples", "dl")
@@ -49,7 +51,9 @@ _EITHER = ("data", "samples")
 
 @dataclass
 class Job:
-    """What is run. ``roots``: objects of the user's, by name, that may hold tensors."""
+    """What is run. ``roots``: objects of the user's, by name, that may hold tensors. ``has_backward``: the file that
+    the loop stands in calls ``backward`` somewhere.
+    """
 
     target: str
     form: str
@@ -58,6 +62,7 @@ class Job:
     run: Callable[[Batches], Any]
     roots: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    has_backward: bool = False
 
 
 def named(target: str | Callable[..., Any]) -> str:
@@ -97,8 +102,11 @@ def prepare(
     if form == "loop" or (form == "auto" and _is_loop(run, batch)):
         batches = _drawn(batch, count, name)
         batches = [_moved(one, device) for one in batches]
-        return Job(name, "loop", model, batches, lambda given: run(model, given), {"loop": run})
-    return Job(name, "step", model, [_moved(batch, device)] * count, _steps(model, run, name), {"step": run})
+        job = Job(name, "loop", model, batches, lambda given: run(model, given), {"loop": run})
+    else:
+        job = Job(name, "step", model, [_moved(batch, device)] * count, _steps(model, run, name), {"step": run})
+    job.has_backward = calls_backward(run)
+    return job
 
 
 def _steps(model: torch.nn.Module, step: Callable[..., Any], name: str) -> Callable[[Batches], None]:
@@ -225,6 +233,53 @@ def _loaded(path: Path, edited: Mapping[str, ast.Module]) -> ModuleType:
     else:
         exec(compile(parsed, str(path), "exec"), vars(module))  # noqa: S102 (the user's own file, at their word)
     return module
+
+
+class Batches:
+    """What the loop iterates over. A window that ends before the loop's backward shows its graph as kept for good; so,
+    where the survey ``waits``, the first window goes on until backward has run, and the others are as long.
+    """
+
+    def __init__(self, survey: Survey) -> None:
+        self.book = survey.book
+        self._survey = survey
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return self._survey.count
+
+    def __next__(self) -> Any:
+        self._survey.pulled(sys._getframe(1))
+        if self._next >= self._survey.count and not self._waits():
+            self._next = 0  # a loop that goes over its batches again starts anew
+            raise StopIteration
+        self._next += 1
+        self.book.begin_step()
+        return self._drawn(self._next - 1)
+
+    def __getitem__(self, at: int) -> Any:
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        self._survey.pulled(sys._getframe(1))
+        self.book.begin_step()
+        return self._drawn(at % len(self))
+
+    def _drawn(self, at: int) -> Any:
+        batches = self._survey.job.batches
+        return batches[at % len(batches)]
+
+    def _waits(self) -> bool:
+        survey, book = self._survey, self.book
+        if not survey.waits or book.window > 1:
+            return False
+        if book.backwards:
+            if self._next > survey.count:
+                survey.count = survey.first_backward = self._next
+            return False
+        return self._next < MOST
 
 
 # --- a place where it can do no harm

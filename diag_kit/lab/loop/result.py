@@ -223,8 +223,9 @@ def _compared(after: Comparison) -> list[str]:
         return [f"Tried {after.change}: no verdict. {after.problem}"]
     what = "kept per micro-step" if after.measure == "kept" else "peak"
     bytes_ = f"{what} {size(after.before_bytes)} → {size(after.after_bytes)}"
-    peaks = f"{size(after.peak_before_bytes)} → {size(after.peak_after_bytes)}"
-    said = [f"Tried {after.change}: {after.verdict.upper()}, {bytes_}; peak {peaks}"]
+    if after.measure == "kept":
+        bytes_ += f"; peak {size(after.peak_before_bytes)} → {size(after.peak_after_bytes)}"
+    said = [f"Tried {after.change}: {after.verdict.upper()}, {bytes_}"]
     if after.line is not None:
         new = [f"  + {one}" for one in after.new.splitlines()]
         said += [f"  - {after.line.text}", *new, "  tried on a copy in memory; your file is as it was"]

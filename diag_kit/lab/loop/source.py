@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SURVEY = str(Path(__file__).with_name("survey.py"))
 _OURS = str(Path(__file__).resolve().parents[2])
@@ -76,6 +77,17 @@ def tree(path: str) -> ast.Module | None:
         return ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
         return None
+
+
+def calls_backward(run: Callable[..., Any]) -> bool:
+    """Whether the file that a function stands in calls something's ``backward``."""
+    inner = inspect.unwrap(getattr(run, "func", run))
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    root = tree(code.co_filename) if code is not None else None
+    return root is not None and any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+        for node in ast.walk(root)
+    )
 
 
 def statement(path: str, line: int) -> ast.stmt | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ast
 import gc
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .book import Book, TooBigError
 from .explain import describe, peak_of
-from .forms import Job, at_work, free_bytes, named, prepare
+from .forms import MOST, Batches, Job, at_work, free_bytes, named, prepare
 from .judge import Found, contexts, growing, holders
 from .lines import Watch
 from .reach import Node, Search, frames
@@ -33,42 +32,10 @@ LEAST_BYTES = 1024
 WINDOWS = 3
 
 
-class Batches:
-    """What the loop iterates over: the micro-batches of one window, which notices each that is taken."""
-
-    def __init__(self, survey: Survey) -> None:
-        self.book = survey.book
-        self._survey = survey
-        self._next = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __len__(self) -> int:
-        return self._survey.count
-
-    def __next__(self) -> Any:
-        frame = sys._getframe(1)
-        self._survey.pulled(frame)
-        if self._next >= self._survey.count:
-            self._next = 0  # a loop that goes over its batches again starts anew
-            raise StopIteration
-        self._next += 1
-        self.book.begin_step()
-        return self._survey.job.batches[self._next - 1]
-
-    def __getitem__(self, at: int) -> Any:
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        self._survey.pulled(sys._getframe(1))
-        self.book.begin_step()
-        return self._survey.job.batches[at]
-
-
 class Survey:
     """One look at one job."""
 
-    def __init__(self, job: Job, book: Book, count: int, least_bytes: int) -> None:
+    def __init__(self, job: Job, book: Book, count: int, least_bytes: int, wait: bool = False) -> None:
         self.job, self.book, self.count, self.least_bytes = job, book, count, least_bytes
         self.own: set[int] = set()
         self.within: list[Found] = []
@@ -84,6 +51,7 @@ class Survey:
         self._sizes: list[dict[str, int]] = []
         self._direct: dict[str, int] = {}
         self.first_steps: dict[int, int] = {}
+        self.waits, self.first_backward = wait, 0
         self._watch: Watch | None = None
         self._code = Survey._window.__code__
 
@@ -156,13 +124,13 @@ class Survey:
                 self.grown[path] = (hit.node, self._sizes[-1][path] - self._sizes[-2][path], now)
         self._direct = {hit.node.path(): hit.direct for hit in search.hits if hit.direct is not None}
         if len(by_step) >= 2:
-            self.survived = dict(by_step)
             large = [one for one in by_step.values() if one >= self.least_bytes]
             if len(large) >= 2:
+                self.survived = dict(by_step)
                 self.within = holders(search, aged, self._before, self.least_bytes)
                 self._free(self.within)
-            else:
-                self.within, self.small = [], by_step[book.step - 1]
+            elif not self.within:  # what an earlier micro-step showed was there, though a backward freed it since
+                self.small = by_step[book.step - 1]
         self._before = {hit.node.path(): hit.at for hit in search.hits if hit.at is not None}
         for node, _, _ in self.grown.values():
             _emptied(node)
@@ -245,6 +213,8 @@ class Survey:
             found = self.swept[-1]
             holdings.append(describe(self, found, self._bytes(found.held), "Python's collector runs"))
         notes = list(self.job.notes)
+        if self.first_backward:
+            notes.append(f"backward first runs in micro-step {self.first_backward}, so a window has as many")
         if len({self.turns[w] for w in range(1, WINDOWS + 1)}) > 1:
             notes.append("the windows took different numbers of batches; figures are those of the second")
         return Loop(
@@ -301,7 +271,7 @@ def inspect_loop(
     Args:
         factory: ``path/to/file.py:function`` or a callable; ``forms`` says what it returns.
         settings: its keyword arguments, or the dict that it takes.
-        micro_steps: of a window, 2 to 64.
+        micro_steps: of a window, 2 to 64; more where the loop's first backward comes later, up to 32.
         form: ``step`` or ``loop`` where the lab can't tell.
         device: ``cpu``, where code written for a GPU runs as well, or ``cuda``.
         fake: tensors without memory; None takes them where the real ones would not fit.
@@ -321,7 +291,13 @@ def inspect_loop(
         if not torch.cuda.is_available():
             raise LoopError("device: cuda is asked for, and torch sees no GPU here; leave it out to run on the CPU")
     try:
-        return _inspected(factory, dict(settings or {}), micro_steps, form, device, fake, least_bytes, edited)
+        how = (factory, dict(settings or {}), micro_steps, form, device, fake, least_bytes, edited)
+        found, unseen = _inspected(*how)
+        if not unseen or micro_steps >= MOST:
+            return found
+        longer, unseen = _inspected(*how, wait=True)
+        note = f"no backward ran in {MOST} micro-steps, though the file has one; --micro-steps takes more"
+        return replace(found, notes=(*found.notes, note)) if unseen else longer
     except LoopError as error:
         said = str(error)
     raise LoopError(said)  # a new one: the other's frames hold the model
@@ -336,7 +312,9 @@ def _inspected(
     fake: bool | None,
     least_bytes: int,
     edited: Mapping[str, ast.Module] | None,
-) -> Loop:
+    wait: bool = False,
+) -> tuple[Loop, bool]:
+    """What was found, and whether the code has a backward that did not run."""
     name = named(factory)
     told: list[str] = []
     for without in (False, True) if fake is None else (fake,):
@@ -355,10 +333,11 @@ def _inspected(
                 with Book(job.model, device, most) as book:
                     if here is not None:
                         here.book = book
-                    survey = Survey(job, book, micro_steps, least_bytes)
+                    survey = Survey(job, book, micro_steps, least_bytes, wait)
                     survey.run()
                     found = survey.result(device, without, time.perf_counter() - begun)
-            return _with_notes(found, told)
+                    unseen = job.has_backward and not book.backwards
+            return _with_notes(found, told), unseen
         except TooBigError as error:
             if fake is not None:
                 raise LoopError(f"{name}: {error}") from None

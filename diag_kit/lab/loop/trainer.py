@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .result import Loop, LoopError
 
 if TYPE_CHECKING:
-    from .forms import Job
-    from .survey import Batches
+    from .forms import Batches, Job
 
 
 def inspect_trainer(trainer: Any, **how: Any) -> Loop:

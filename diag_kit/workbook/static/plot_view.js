@@ -15,7 +15,7 @@ const themed = (layout) => {
     if (/^[xy]axis/.test(key)) out[key] = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, ...out[key] };
   }
   // A label that points at the drawing keeps it from shining through.
-  out.annotations = (out.annotations ?? []).map((a) => (a.showarrow ? { bgcolor: paper, ...a } : a));
+  out.annotations = (out.annotations ?? []).map((a) => (a.showarrow || a.bgcolor ? { ...a, bgcolor: paper } : a));
   const family = colour("--jp-ui-font-family", "system-ui, sans-serif");
   return {
     ...out, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",

@@ -431,3 +431,39 @@ def healthy_growing_lengths():
             out.mean().backward()
 
     return net(), [torch.randn(16 * n, 32) for n in range(1, 7)], loop
+
+
+def summed_until_the_fourth_micro_step():
+    def loop(model, loader):
+        optimizer = torch.optim.AdamW(model.parameters())
+        history, total = [], 0
+        for number, x in enumerate(loader):
+            out = model(x)
+            total += out.square().mean()  # LEAK
+            history.append(out.detach().norm().expand(64).clone())
+            if (number + 1) % 4 == 0:
+                (total / 4).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                total = 0
+
+    return net(), data(8), loop
+
+
+def evaluation_in_a_file_that_also_trains():
+    def loop(model, loader):
+        kept = []
+        for number, x in enumerate(loader):
+            kept.append((number, model(x)))  # LEAK
+
+    return net(), data(), loop
+
+
+def backward_after_the_loop():
+    def loop(model, loader):
+        total = 0
+        for x in loader:
+            total = total + model(x).mean()  # LEAK
+        total.backward()
+
+    return net(), data(), loop
