@@ -108,7 +108,7 @@ def _in_one_process(
 
 
 def _command(device: str, ids: Sequence[str]) -> list[str]:
-    return [sys.executable, "-P", "-m", "diag_kit.lab", device, *ids]
+    return [sys.executable, "-P", "-m", "diag_kit.lab", str(os.getpid()), device, *ids]
 
 
 @contextlib.contextmanager
