@@ -16,9 +16,9 @@ import time
 from dataclasses import replace
 from typing import Any, TextIO
 
-from ..orphans import end_with
 from .catalog import module
 from .records import Outcome
+from .running import end_with
 
 
 def main(parent: str, device: str, *ids: str) -> int:

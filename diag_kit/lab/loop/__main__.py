@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from ...orphans import end_with
+from ..running import end_with
 
 
 def main() -> None:
