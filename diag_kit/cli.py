@@ -325,7 +325,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     for why in (*made.assumed.values(), *made.left_out.values()):
         print(_plain(f"  note: {why}"))
     for command in commands(path):
-        print(_plain(f"  {command}"))
+        print("  " + "".join(char if char.isprintable() else "?" for char in command))  # two spaces in a name stay two
     return 0
 
 

@@ -98,7 +98,7 @@ def assert_peak_below(
         PeakExceededError: the peak was above it; also an AssertionError.
         DiagKitError: the budget is no size.
     """
-    allowed = budget if isinstance(budget, int) else parse_size(budget)
+    allowed = parse_size(budget) if isinstance(budget, str) else budget if type(budget) is int else None
     if allowed is None or allowed <= 0:
         raise DiagKitError(f"budget: {budget!r} is no size; write such as '2 GiB', or bytes as a number")
     guard = PeakGuard(model, allowed, device)
@@ -112,8 +112,10 @@ class _Guard:
     """Books what is made inside a ``with`` block."""
 
     def __init__(self, model: Any, device: str | None) -> None:
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise DiagKitError(f"{error}; watching memory needs torch: pip install 'diag-kit[torch]'") from None
         from .lab.loop.book import Book
 
         self.model = model if isinstance(model, torch.nn.Module) else torch.nn.Module()
@@ -125,10 +127,10 @@ class _Guard:
         self.first_steps = {2: 1}
 
     def _enter(self) -> None:
+        self.book.__enter__()
         self._frozen = gc.get_freeze_count() == 0
         if self._frozen:
             gc.freeze()  # the collector looks at what the block makes, not at all that was imported
-        self.book.__enter__()
         self.book.window = 2  # the window that is measured
         self.book.begin_step()
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from . import guard
+from .errors import DiagKitError
 
 
 class MemoryGuard:
@@ -45,5 +46,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     marker = item.get_closest_marker("memory_budget")
     if marker is None:
         return (yield)
+    if len(marker.args) + len(marker.kwargs) == 0:
+        raise DiagKitError(f"{item.nodeid}: memory_budget without a size; write @pytest.mark.memory_budget('2 GiB')")
     with guard.assert_peak_below(*marker.args, **marker.kwargs):
         return (yield)

@@ -62,6 +62,8 @@ def _judged(one: SecondRun, failure: Failure | None) -> tuple[str, str]:
     if one.verdict not in (_REPRODUCED, _NOT):
         return "", f"{'failed otherwise' if one.verdict else 'was ended from outside'}, before it could tell"
     ended = f"ran out of memory in {one.phase}" if one.verdict == _REPRODUCED else f"ran through {one.steps} steps"
+    if one.verdict == _NOT and not one.steps:
+        return "", "it ran no step: that tells nothing"
     if not one.whole:
         return "", f"{ended}, but its start is not whole: nothing tells at which size"
     if one.small or not one.cuda:
@@ -124,7 +126,7 @@ def _elsewhere(judged: Sequence[tuple[SecondRun, str, str]]) -> Tick | None:
     if again := next((one for one, state in alike if state == "confirmed"), None):
         text = f"{_where(first)} and {_where(again)}: both ran out of memory in {again.phase}, as the run"
         return Tick("confirmed", text, again.source)
-    if through := next((one for one, _ in alike if one.verdict == _NOT), None):
+    if through := next((one for one, _ in alike if one.verdict == _NOT and one.steps), None):
         held = f"; other processes held {format_bytes(first.others_bytes)} there" if first.others_bytes else ""
         text = f"{_where(first)}: out of memory in {first.phase}; {_where(through)}: ran through{held}"
         return Tick("refuted", text, through.source)

@@ -117,7 +117,7 @@ def test_a_failure_inside_stays_what_it_is():
     assert torch.autograd.backward is backward
 
 
-@pytest.mark.parametrize("budget", ["much", "", 0, -1])
+@pytest.mark.parametrize("budget", ["much", "", 0, -1, True, 1.5e9, None])
 def test_a_budget_is_a_size(budget):
     """What is no size is told in one line."""
     with pytest.raises(DiagKitError, match="is no size"):

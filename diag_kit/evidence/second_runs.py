@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .facts import Fact, FileCoverage, MemoryPoint, Repetition, Source
+from .facts import Event, Fact, FileCoverage, MemoryPoint, Progress, Repetition, Source
 from .parsers import torch_oom
 from .text import Window, lines_of
 
 _END = 1 << 62
+_ENDS = ("originator", "victim", "teardown", "confirmation")
 _STATED = {"small": bool, "change": dict, "assumed": list, "left_out": list, "device": str}
 
 
@@ -75,35 +77,72 @@ def set_apart(facts: Sequence[Fact]) -> list[Fact]:
 
 def told_by(parts: Sequence[_Part]) -> set[str]:
     """Paths of the files that hold a reproduction's output and nothing else."""
-    alone = set()
-    for part in parts:
-        if any(isinstance(fact, Repetition) for fact in part.facts):
-            spans = _spans(part.facts)
-            if all(isinstance(fact, Repetition) or _within(fact, spans) for fact in part.facts):
-                alone.add(part.coverage.path)
-    return alone
+    spans = _spans([fact for part in parts for fact in part.facts])
+    return {
+        part.coverage.path
+        for part in parts
+        if any(isinstance(fact, Repetition) for fact in part.facts)
+        and all(isinstance(fact, Repetition) or _within(fact, spans) for fact in part.facts)
+    }
 
 
 def _spans(facts: Sequence[Fact]) -> dict[str, list[tuple[int, int]]]:
-    """Path -> (first, last line) of each execution; one that was ended from outside reaches to the next, or the end."""
+    """Path -> (first, last line) of each execution, in order, none touching another.
+
+    One that was ended from outside reaches to the next, or to the file's end; but only to its last record where what
+    follows would take from the run its only word: a line that looks like a record must not hide the run's failure.
+    """
     records: dict[str, dict[str, list[Repetition]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
         if isinstance(fact, Repetition) and fact.source.line is not None:
             records[fact.source.path][fact.run].append(fact)
     spans: dict[str, list[tuple[int, int]]] = {}
+    tails: dict[str, int] = {}
     for path, runs in records.items():
-        starts = sorted(min(one.source.line or 0 for one in told) for told in runs.values())
-        for told in runs.values():
-            lines = [one.source.line or 0 for one in told]
-            ended = any(one.record == "verdict" for one in told)
-            following = next((start - 1 for start in starts if start > max(lines)), _END)
-            spans.setdefault(path, []).append((min(lines), max(lines) if ended else following))
+        told = sorted((min(lines), max(lines), any(one.record == "verdict" for one in run)) for run in runs.values()
+                      for lines in [[one.source.line or 0 for one in run]])  # fmt: skip
+        starts = [first for first, _, _ in told]
+        found = []
+        for first, last, ended in told:
+            at = bisect_right(starts, last)
+            following = starts[at] - 1 if at < len(starts) else _END
+            found.append((first, last if ended else following))
+        spans[path] = _joined(found)
+        if spans[path][-1][1] == _END:
+            tails[path] = max(last for _, last, _ in told)
+    for path in [path for path in tails if not _spoken_for(path, facts, spans)]:
+        spans[path][-1] = (spans[path][-1][0], tails[path])
     return spans
 
 
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order of their first line, those that overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _spoken_for(path: str, facts: Sequence[Fact], spans: Mapping[str, Sequence[tuple[int, int]]]) -> bool:
+    """Whether the run tells its end elsewhere than after a reproduction in this file: in the file before it, or, where
+    the file begins with the reproduction, in another.
+    """
+    own = [fact for fact in facts if isinstance(fact, Event | MemoryPoint | Progress) and not _within(fact, spans)]
+    here = [fact for fact in own if fact.source.path == path]
+    if here:
+        return any(isinstance(fact, Event) and fact.role in _ENDS for fact in here)
+    return any(isinstance(fact, Event | Progress) for fact in own)  # a table of sizes alone tells no end
+
+
 def _within(fact: Fact, spans: Mapping[str, Sequence[tuple[int, int]]]) -> bool:
-    line = fact.source.line
-    return line is not None and any(first <= line <= last for first, last in spans.get(fact.source.path, ()))
+    line, told = fact.source.line, spans.get(fact.source.path)
+    if line is None or not told:
+        return False
+    at = bisect_right(told, (line, _END)) - 1
+    return at >= 0 and line <= told[at][1]
 
 
 def second_runs(records: Sequence[Repetition]) -> tuple[SecondRun, ...]:

@@ -1,6 +1,6 @@
 """The lab's own process: runs experiments one after another and prints each outcome as a line of JSON.
 
-    python -m diag_kit.lab DEVICE ID...
+    python -m diag_kit.lab PARENT DEVICE ID...
 
 Lines: ``{"ready": torch's version, "device": ...}``, then for each experiment ``{"start": id}`` and
 ``{"outcome": {...}}``; or ``{"problem": "..."}`` where none can be run. What else is printed goes to standard error.
@@ -18,10 +18,12 @@ from typing import Any, TextIO
 
 from .catalog import module
 from .records import Outcome
+from .running import end_with
 
 
-def main(device: str, *ids: str) -> int:
-    """Run these; 0 also where an experiment failed, which its outcome says."""
+def main(parent: str, device: str, *ids: str) -> int:
+    """Run these; 0 also where an experiment failed, which its outcome says. ``parent``: ends when that process does."""
+    end_with(int(parent))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:

@@ -108,7 +108,7 @@ def _in_one_process(
 
 
 def _command(device: str, ids: Sequence[str]) -> list[str]:
-    return [sys.executable, "-P", "-m", "diag_kit.lab", device, *ids]
+    return [sys.executable, "-P", "-m", "diag_kit.lab", str(os.getpid()), device, *ids]
 
 
 @contextlib.contextmanager
@@ -156,3 +156,20 @@ def _death(status: int, errors: Any) -> str:
     last = " ".join("".join(c if c.isprintable() else " " for c in said[-1]).split())[:200] if said else ""
     hint = "; the system may have run out of memory" if status == -signal.SIGKILL else ""
     return f"its process ended with {name}{hint}{f' ({last})' if last else ''}; run it alone to see more"
+
+
+def end_with(parent: int) -> None:
+    """Watch, from now on, that ``parent`` is still this process's parent; end this process's group when it is not.
+
+    For a child in a session of its own, which neither a closed terminal nor a killed kernel ends.
+    """
+    if os.name == "posix":
+        threading.Thread(target=_watch, args=(parent,), name="diag-kit parent", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

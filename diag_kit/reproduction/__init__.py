@@ -7,6 +7,7 @@ redacted as a report is; the same evidence gives the same text.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +131,7 @@ def save(path: str | Path, diagnosis: Diagnosis, roots: Sequence[Path] = ()) -> 
     path = Path(path).expanduser()
     made = script(diagnosis, roots, name=path.name)
     try:
-        if path.exists() and "Written by diag-kit" not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
+        if path.exists() and not _is_ours(path):
             raise EvidenceError(f"{path}: is there already, and no reproduction of diag-kit's; name another file")
         path.write_text(made.text, encoding="utf-8")
     except OSError as error:
@@ -138,10 +139,22 @@ def save(path: str | Path, diagnosis: Diagnosis, roots: Sequence[Path] = ()) -> 
     return path, made
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a file is such a script, by its head alone; a pipe or a device, which may have no end, is none."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return "Written by diag-kit" in file.read(1000)
+
+
 def commands(path: Path) -> tuple[str, str]:
     """The two ways to run a script that was saved: at the run's size, and scaled down."""
-    name = shlex.quote(str(path))
-    return f"python {name} --out {path.stem}.jsonl", f"python {name} --small --out {path.stem}-small.jsonl"
+    given = str(path)
+    name = shlex.quote(given if not given.startswith("-") else f"./{given}")
+    out, small = (shlex.quote(f"--out={path.stem}{more}.jsonl") for more in ("", "-small"))
+    if path.stem[:1] != "-" and out == f"--out={path.stem}.jsonl":  # nothing to quote
+        out, small = out.replace("=", " "), small.replace("=", " ")
+    return f"python {name} {out}", f"python {name} --small {small}"
 
 
 def _expected(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -193,7 +206,7 @@ def _plain_config(config: Any) -> Any:
         return [_plain_config(one) for one in config]
     if isinstance(config, str):
         return config if _WORD.fullmatch(config) else None
-    return config if isinstance(config, bool | int | float) else None
+    return config if isinstance(config, bool | int) or (isinstance(config, float) and math.isfinite(config)) else None
 
 
 def _chosen(lines: Sequence[str], parts: Mapping[str, Any]) -> Iterator[str]:
@@ -215,6 +228,8 @@ def _literal(value: Any, used: int = 0, indent: int = 0) -> str:
     """A value as Python source, in ASCII, one line where it fits: nothing in it can end the literal."""
     if isinstance(value, str):
         return '"' + value.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
+    if isinstance(value, float) and not math.isfinite(value):
+        return "None" if math.isnan(value) else "-1e999" if value < 0 else "1e999"  # literals still
     if not isinstance(value, Mapping | list | tuple):
         return repr(value)
     pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else [(None, one) for one in value]

@@ -129,7 +129,8 @@ class LoopView(w.VBox):
             return ""
         state = "refuted" if told.verdict == "unchanged" else "confirmed"
         note = (f"{_near(answer.loop.target)}: {told.change}: {told.verdict}, {format_bytes(told.before_bytes, 1)} to "
-                f"{format_bytes(told.after_bytes, 1)} a micro-step")  # fmt: skip
+                f"{format_bytes(told.after_bytes, 1)} a micro-step"
+                f"{'; what is learnt changes too' if told.gradients == 'changed' else ''}")  # fmt: skip
         try:
             self.state.mark(FIXED, state, BY, note)
         except StateError:

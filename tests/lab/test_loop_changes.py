@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,130 @@ def test_no_claim_where_an_edit_breaks_the_loop():
     assert first.verdict is None and "does not require grad" in first.problem
     (first,) = try_fix(f"{SCRIPTS}/public_leaks.py:output_on_its_own_context")
     assert first.verdict is None and "save_for_backward" in first.problem
+
+
+def test_no_claim_where_an_edit_ends_the_training(tmp_path):
+    """An edit after which the loop runs and no gradient arrives is no fix, whatever it keeps."""
+    path = tmp_path / "cut.py"
+    path.write_text(CUT)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert [one.verdict for one in try_fix(f"{path}:factory")] == ["unchanged"]
+    (one,) = compare(f"{path}:factory", change={"cut": True})
+    assert one.verdict is None and "nothing would be learnt" in one.problem
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator"])
+def test_a_step_that_runs_nothing_is_not_called_healthy(tmp_path, kind):
+    """An async or a generator step gives an object that runs nothing: said, and no verdict on it."""
+    word, gives = ("def" if kind == "generator" else "async def"), "return" if kind == "coroutine" else "yield"
+    path = tmp_path / "lazy.py"
+    path.write_text(f"import torch\ndef factory():\n    {word} step(m, b):\n        {gives} m(b).sum()\n"
+                    "    return torch.nn.Linear(8, 8), torch.ones(2, 8), step\n")  # fmt: skip
+    with pytest.raises(LoopError, match=f"gives back a {kind}"):
+        inspect_loop(f"{path}:factory")
+
+
+def test_the_file_is_run_as_it_stands_now_and_as_python_runs_it(tmp_path):
+    """Changed since the last look, it is read again; annotations are what they are without our own __future__; an error
+    that has no words is told all the same.
+    """
+    path = tmp_path / "now.py"
+    head = "import torch\ndef f(x: int): pass\nassert f.__annotations__['x'] is int\n"
+    path.write_text(head + CUT)
+    assert inspect_loop(f"{path}:factory").holdings
+    path.write_text(head + "class E(Exception):\n    def __str__(self): raise ValueError\ndef factory(): raise E\n")
+    with pytest.raises(LoopError, match=r"now\.py:6: E: \(without words\)"):
+        inspect_loop(f"{path}:factory")
+
+
+LEAVES = """
+import os, subprocess, sys, threading, time
+import torch
+def fork():
+    if pid := os.fork():
+        open(os.environ["TOLD"], "w").write(str(pid))
+    else:
+        os.setsid()
+        time.sleep(300)
+        os._exit(0)
+    return plain()
+def thread():
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    return plain()
+def waits():
+    open(os.environ["TOLD"], "w").write(str(os.getpid()))
+    time.sleep(300)
+def plain():
+    return torch.nn.Linear(8, 8), torch.ones(2, 8), lambda m, b: m(b).sum()
+"""
+
+
+@pytest.mark.parametrize("name", ["fork", "thread"])
+def test_what_the_code_leaves_running_is_not_waited_for(tmp_path, name, monkeypatch):
+    """A thread or a process in a session of its own that outlives the answer keeps it from nobody."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    told = tmp_path / "pid"
+    monkeypatch.setenv("TOLD", str(told))
+    try:
+        loop, _ = inspect_apart(f"{tmp_path / 'leaves.py'}:{name}", seconds=100)
+        assert loop.holdings == ()
+    finally:
+        if told.exists():
+            os.kill(int(told.read_text()), signal.SIGKILL)
+
+
+def test_nobody_s_loop_goes_on_alone(tmp_path):
+    """Where the one who asked is killed outright, the process that runs the user's code ends too."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    told = tmp_path / "pid"
+    call = f"from diag_kit.lab.loop import inspect_apart; inspect_apart({str(tmp_path / 'leaves.py') + ':waits'!r})"
+    asks = subprocess.Popen([sys.executable, "-c", call], env={**os.environ, "TOLD": str(told)})
+    try:
+        assert _until(lambda: told.exists() and told.read_text())
+    finally:
+        asks.kill()
+        asks.wait()
+    pid = int(told.read_text())
+    assert _until(lambda: not _runs(pid))
+
+
+def _until(done, seconds=60):
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(done())
+
+
+def _runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_a_time_limit_is_a_time(seconds):
+    """What is no time is told before anything is run."""
+    with pytest.raises(LoopError, match="give a number above 0"):
+        inspect_apart(f"{CHANGES}:prints", seconds=seconds)
+
+
+CUT = """
+import torch
+def factory(cut=False):
+    model, batch, kept = torch.nn.Linear(64, 64), torch.ones(32, 64), []
+    def step(model, batch):
+        loss = model(batch).sin().pow(2)
+        loss = loss.mean(1).repeat(64)
+        if cut:
+            return loss.detach().sum()
+        kept.append(loss)
+        return loss.sum()
+    return model, batch, step
+"""
 
 
 def test_detaching_is_measured_not_assumed():

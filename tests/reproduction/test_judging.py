@@ -8,9 +8,11 @@ import pytest
 
 from diag_kit.checklist import Checklist
 from diag_kit.diagnosis import diagnose
-from diag_kit.evidence.second_runs import second_runs
+from diag_kit.evidence.facts import Progress, Repetition, Source
+from diag_kit.evidence.second_runs import second_runs, set_apart
 from diag_kit.report import render
 from diag_kit.report.terminal import render as terminal
+from tests.effort import costs_less
 from tests.reproduction.runs import SAMPLES, beside, printed, sample
 
 OOM = (
@@ -210,3 +212,37 @@ def test_records_are_put_together_by_execution(folder):
     after = beside(folder, printed(before) + printed(before, "not reproduced", run="b2", host="node-b"))
     assert [one.verdict for one in after.repeats.runs] == ["reproduced", "not reproduced"]
     assert second_runs([]) == ()
+
+
+def test_a_run_without_a_step_refutes_nothing(folder):
+    """It ran through nothing: with no step, or none stated, the question stays open."""
+    before = diagnose(folder)
+    for steps in ("steps=0", "steps=-1", "stops=3", 'steps="3"'):
+        after = beside(folder, printed(before, "not reproduced").replace("steps=3", steps))
+        assert "reproduced" not in after.figures and item(after, "universal/reproduce").evidence is None
+
+
+@pytest.mark.parametrize("at", [0, 0.3])
+def test_a_line_like_a_record_hides_no_failure(folder, at):
+    """A start that no end follows, at the log's head or amid its lines, takes nothing from the run."""
+    before, log = diagnose(folder), folder / "train.log"
+    lines = log.read_text().splitlines(keepends=True)
+    lines.insert(int(at * len(lines)), printed(before, ""))
+    log.write_text("".join(lines))
+    after = diagnose(folder)
+    assert (after.family, after.failure.facts) == (before.family, before.failure.facts)
+
+
+def test_thousands_of_executions_are_kept_apart_in_passing():
+    """Each line is looked up among the executions, not held against every one."""
+    facts = [
+        fact
+        for n in range(5000)
+        for fact in (
+            Repetition(source=Source("again.log", 3 * n + 1), record="start", run=f"{n:x}"),
+            Progress(source=Source("again.log", 3 * n + 2), step=n),
+        )
+    ]
+    facts += [Progress(source=Source("train.log", n), step=n) for n in range(1, 4)]
+    assert len(set_apart(facts)) == 5003
+    assert costs_less(lambda: set_apart(facts), 6)

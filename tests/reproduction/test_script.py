@@ -4,7 +4,9 @@ runnable: its output, laid beside the logs, ticks the checklist.
 
 import ast
 import json
+import os
 import runpy
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +18,7 @@ from diag_kit.checklist import Checklist
 from diag_kit.cli import main
 from diag_kit.diagnosis import diagnose
 from diag_kit.errors import EvidenceError
-from diag_kit.reproduction import commands, save, script, write
+from diag_kit.reproduction import _literal, _plain_config, commands, save, script, write
 from tests.reproduction.runs import RUNS, beside, sample, state
 
 CONSTANTS = {"VERSION", "SEED", "EXPECTED", "MODEL", "SETTINGS", "STATED", "ASSUMED", "LEFT_OUT", "CONFIG"}
@@ -205,6 +207,10 @@ def test_a_cap_reproduces_the_exit_and_not_the_claim(tmp_path, monkeypatch, caps
         (["--set", "colour=red"], "attention, checkpointing"),
         (["--set", "seq_len=0"], "numbers from 1 on"),
         (["--set", "seq_len=8", "--grad-accum", "2"], "one variable at a time"),
+        (["--set", "seq_len=²"], "numbers from 1 on"),
+        (["--set", f"seq_len={'9' * 5000}"], "numbers from 1 on"),
+        (["--steps", "0"], "numbers above 0"),
+        (["--cap-gib", "nan"], "numbers above 0"),
         (["--device", "cuda"], "torch sees no GPU here"),
     ],
 )
@@ -255,6 +261,43 @@ def test_the_machine_is_told_before_anything_is_allocated(tmp_path, monkeypatch)
                      "driver": "550.54", "others_bytes": 512 << 20}  # fmt: skip
     monkeypatch.setattr(program["subprocess"], "check_output", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
     assert program["machine"](True)["others_bytes"] is None
+
+
+def test_an_exit_that_is_no_reproduction_reads_like_none(tmp_path):
+    """Without torch, or with a file that can't be written: one line, and never the status of an out-of-memory."""
+    path, _ = save(tmp_path / "reproduce.py", diagnose(RUNS[0]), [RUNS[0]])
+    for before, options, status, told in (
+        ("sys.modules['torch'] = None", [], 2, "it needs torch"),
+        ("", ["--small", "--out", str(tmp_path / "no" / "such.jsonl")], 3, "No such file"),
+    ):
+        code = f"import runpy, sys; {before}\nsys.argv = {[str(path), *options]!r}\nrunpy.run_path({str(path)!r}, run_name='__main__')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == status and told in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["a;touch x.py", "two  spaces.py", "-v.py", "$(id)`id`.py", "it's \"so\".py", "plain.py"])
+def test_printed_commands_are_one_word_each(tmp_path, monkeypatch, capsys, name):
+    """A shell takes the script's name, and the output's that is made of it, as they are."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", str(RUNS[0]), f"--out={name}"]) == 0
+    said = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if line.startswith("  python ")]
+    assert len(said) == 2 and all((tmp_path / words[1]).is_file() and words[1][0] != "-" for words in said)
+    assert [words[-1].removeprefix("--out=") for words in said] == [f"{Path(name).stem}{more}.jsonl" for more in ("", "-small")]
+    assert [len(words) for words in said] in ([4, 5], [3, 4])
+
+
+def test_numbers_without_an_end_stay_python():
+    """What JSON calls Infinity or NaN is no name in a script, and no part of a configuration."""
+    assert ast.literal_eval(_literal([float("inf"), -float("inf"), float("nan")])) == [float("inf"), -float("inf"), None]
+    assert _plain_config({"scale": float("nan"), "n": [1, float("inf")]}) == {"n": [1, None]}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_not_read_to_its_end(tmp_path, capsys):
+    """A pipe or a device under the script's name is refused without being read."""
+    os.mkfifo(tmp_path / "pipe.py")
+    assert main(["reproduce", str(RUNS[0]), "-o", str(tmp_path / "pipe.py")]) == 2
+    assert "name another file" in capsys.readouterr().err
 
 
 def test_the_command_writes_and_says_how_to_run(tmp_path, capsys):

@@ -1,4 +1,7 @@
-"""The child of ``child.inspect_apart``: a request on standard input, an answer as the last line of standard output."""
+"""The child of ``child.inspect_apart``: a request on standard input, an answer as a line of standard output.
+
+    python -m diag_kit.lab.loop PARENT
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
+
+from ..running import end_with
 
 
 def main() -> None:
@@ -22,6 +28,7 @@ def main() -> None:
             from .survey import inspect_loop
         except ModuleNotFoundError as error:
             raise DiagKitError(f"{error}; looking at a loop needs torch: pip install 'diag-kit[torch]'") from None
+        sys.path.insert(0, str(Path.cwd()))  # where ``package.module:function`` is looked for
         named = {"settings": request["settings"]} | request["how"]
         loop = inspect_loop(request["factory"], **named)
         found: list[Comparison] = []
@@ -39,4 +46,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
     main()
+    os._exit(0)  # threads that the user's code left running would keep the process

@@ -108,6 +108,8 @@ def _none(said: str, base: Loop, why: str, line: Line | None = None, new: str = 
 
 def _judged(said: str, base: Loop, after: Loop, line: Line | None = None, new: str = "") -> Comparison:
     kept = bool(base.holdings)
+    if broken := _broken(base, after):
+        return _none(said, base, broken, line, new)
     was, now = (base.kept_bytes, after.kept_bytes) if kept else (base.peak.bytes, after.peak.bytes)
     verdict = "unchanged"
     if now < was * 0.95:
@@ -118,6 +120,17 @@ def _judged(said: str, base: Loop, after: Loop, line: Line | None = None, new: s
     return Comparison(
         said, verdict, "kept" if kept else "peak", was, now, base.peak.bytes, after.peak.bytes, gradients, line, new
     )  # fmt: skip
+
+
+def _broken(base: Loop, after: Loop) -> str:
+    """Why a loop that ran trains no longer, so that what it keeps tells nothing; empty where none is seen."""
+    if after.micro_steps < base.micro_steps:
+        return f"with it the loop takes {after.micro_steps} micro-steps where it took {base.micro_steps}"
+    if not base.gradients or not math.isfinite(base.gradients):
+        return ""
+    if not after.gradients:
+        return "with it no gradient reaches the parameters any more: nothing would be learnt"
+    return "" if math.isfinite(after.gradients) else "with it the gradients are no numbers any more"
 
 
 # --- edits

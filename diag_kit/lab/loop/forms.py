@@ -36,7 +36,7 @@ from ...memory.trace.plain import plain_transformers
 from ...units import GIB, format_bytes
 from .book import Book, TooBigError
 from .result import LoopError
-from .source import calls_backward, is_users, tree
+from .source import calls_backward, is_users, reread, tree
 
 if TYPE_CHECKING:
     from .survey import Survey
@@ -117,6 +117,12 @@ def _steps(model: torch.nn.Module, step: Callable[..., Any], name: str) -> Calla
         for batch in batches:
             before = len(batches.book.backwards)
             result = step(model, batch)
+            if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+                kind = type(result).__name__.replace("_", " ")
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise LoopError(f"{name}: its step gives back a {kind}, which runs nothing by itself; hand over "
+                                "a plain function that runs it")  # fmt: skip
             if len(batches.book.backwards) == before:
                 loss = result[0] if isinstance(result, tuple | list) and result else result
                 loss = loss.get("loss") if isinstance(loss, dict) else getattr(loss, "loss", loss)
@@ -227,11 +233,13 @@ def _loaded(path: Path, edited: Mapping[str, ast.Module]) -> ModuleType:
         raise LoopError(f"{path}: is no Python file; write path/to/file.py:function")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    reread(str(path))
     parsed = edited.get(str(path)) or tree(str(path))
     if parsed is None:
         spec.loader.exec_module(module)  # raises what is wrong with it
-    else:
-        exec(compile(parsed, str(path), "exec"), vars(module))  # noqa: S102 (the user's own file, at their word)
+    else:  # not with this file's own __future__
+        code = compile(parsed, str(path), "exec", dont_inherit=True)
+        exec(code, vars(module))  # noqa: S102 (the user's own file, at their word)
     return module
 
 
@@ -371,7 +379,10 @@ def at_work(name: str, device: str, fake: bool) -> Iterator[_Here | None]:
 
 def _said(error: BaseException, name: str, device: str) -> str:
     where = _place(error.__traceback__) or name
-    text = " ".join(str(error).split())[:200]
+    try:
+        text = " ".join(str(error).split())[:200]
+    except Exception:  # noqa: BLE001 (an error of theirs that can't say what it is)
+        text = "(without words)"
     what = f"{where}: {type(error).__name__}: {text}"
     if device == "cpu" and any(word in text for word in ("CUDA", "NVIDIA", "cuda")):
         return f"{what}; it needs a GPU: run it where there is one (--device cuda), or take the device from the model"

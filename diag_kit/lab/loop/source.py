@@ -73,10 +73,21 @@ def text_of(path: str, line: int) -> str:
 @functools.lru_cache(maxsize=64)
 def tree(path: str) -> ast.Module | None:
     """A file's syntax tree; None where it can't be read."""
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
+    lines = linecache.getlines(path)
+    if not lines and os.path.isfile(path) and os.path.getsize(path):  # noqa: PTH113, PTH202 (not text in its encoding)
         return None
+    try:
+        return ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def reread(path: str) -> None:
+    """What a file says is asked anew where it has changed since."""
+    known = linecache.cache.get(path)
+    linecache.checkcache(path)
+    if linecache.cache.get(path) is not known or known is None:
+        tree.cache_clear()
 
 
 def calls_backward(run: Callable[..., Any]) -> bool:
