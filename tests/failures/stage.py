@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_map
 
 VOCABULARY, LENGTH = 64, 12
 CAPACITY = 2**30
-ABSENT = ("bitsandbytes", "liger_kernel", "trl", "torch_xla", "triton", "deepspeed", "vllm", "flash_attn", "xformers")
-"""Libraries that a block may need and that have no CPU build, or too large a one, to be tested with."""
+ABSENT = ("peft", "bitsandbytes", "liger_kernel", "trl", "torch_xla", "triton", "deepspeed", "vllm", "flash_attn", "xformers")
+"""Libraries that a block may need and that the test set-up leaves out: most have no CPU build, or too large a one."""
 
 
 class Ledger(TorchDispatchMode):
