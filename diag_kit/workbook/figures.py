@@ -332,7 +332,7 @@ def lab_figure(outcome: Outcome, title: str) -> Figure:
         own = _of(line.label, outcome)
         colour, dash, mark = LINES[[*names].index(own) % len(LINES)]
         second = own != line.label
-        data.append({"type": "scatter", "mode": "lines+markers", "name": _escaped(line.label), "x": list(line.x),
+        data.append({"type": "scatter", "mode": "lines+markers", "name": escaped(line.label), "x": list(line.x),
                      "y": [round(size / unit, 4) for size in line.bytes], "hovertemplate": f"%{{y:.2f}} {name}",
                      "line": {"color": colour, "width": 1.2 if second else 2.5, "dash": "dot" if second else dash},
                      "marker": {"symbol": mark, "size": 4 if second else 8, "color": colour},
@@ -367,6 +367,6 @@ def _course(sizes: Sequence[int]) -> str:
     return f"stays at {first}" if first == last else f"{first} to {last}"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A name that plotly, which reads tags in it, shows as it is."""
     return text.replace("&", "&amp;").replace("<", "&lt;")

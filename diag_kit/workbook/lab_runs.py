@@ -1,4 +1,4 @@
-"""Runs of the lab in this session: what is measured now, what came of it, and what was measured before. No widgets."""
+"""Runs of the lab since the kernel began: what is measured now, what came of it, what was measured before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Runs:
     """Outcomes by experiment. ``on`` listens to every change.
 
     Attributes:
-        outcomes: of this session, the latest of each experiment.
+        outcomes: since the kernel began, the latest of each experiment.
         running: the experiment that is measured now; empty while none is.
         waiting: those that come after it.
         problem: why the last run could not begin; empty where it could.

@@ -16,7 +16,7 @@ from ..units import GIB, KIB, MIB, format_bytes
 from . import places
 from .controls import Page, field
 from .entries_view import Reader, titles
-from .figures import FLAT, RISING, Figure, Spec, layout_of
+from .figures import FLAT, RISING, Figure, Spec, escaped, layout_of
 from .html import render
 from .jobs import Job
 from .plot_view import PlotView
@@ -189,7 +189,7 @@ def loop_figure(answer: Answer) -> Figure:
     layout["yaxis"] |= {"title": {**layout["yaxis"]["title"], "text": unit_name}, "range": [0, 1.12 * top / unit]}
     layout["xaxis"] |= {"dtick": 1 if len(steps) < 24 else None}
     data: list[Spec] = [
-        {"type": "scatter", "mode": "lines+markers", "name": _name(name), "x": steps,
+        {"type": "scatter", "mode": "lines+markers", "name": escaped(name[:60]), "x": steps,
          "y": [round(size / unit, 4) for size in sizes], "line": {"color": colour, "width": 2.5},
          "marker": {"size": 8, "color": colour}, "hovertemplate": f"%{{y:.2f}} {unit_name}"}
         for name, sizes, colour in drawn
@@ -202,7 +202,3 @@ def loop_figure(answer: Answer) -> Figure:
 def _alive(step: int, window: int, falls: int, stays: int) -> int:
     """Bytes after a micro-step: some let go at the window's end, some never."""
     return stays * step + falls * (step % window)
-
-
-def _name(text: str) -> str:
-    return text[:60].replace("&", "&amp;").replace("<", "&lt;")
